@@ -551,20 +551,32 @@ func TestFailuresInBetweenChangeNoOrder(t *testing.T) {
 	}
 }
 
-// An event that the destination never takes holds up no other visitor, also when it came alone.
-func TestAnEventThatAlwaysFails(t *testing.T) {
-	b, s := newBed(t), newSink(t)
-	s.answerWith(func(_ *http.Request, body []byte) int {
-		if bytes.Contains(body, []byte(`"A"`)) {
-			return 500
+// Events that the destination never takes hold up no other visitor: whether they come alone or in one request with others, and
+// also when there are more of them than lanes.
+func TestEventsThatAlwaysFail(t *testing.T) {
+	for _, batch := range []int{1, 100} {
+		for _, bad := range []int{1, 40} {
+			t.Run(fmt.Sprintf("%d in requests of up to %d", bad, batch), func(t *testing.T) {
+				b, s := newBed(t), newSink(t)
+				s.answerWith(func(_ *http.Request, body []byte) int {
+					if bytes.Contains(body, []byte(`"Refund"`)) {
+						return 500
+					}
+					return 200
+				})
+				d := b.create(s.URL, func(c *Change) { c.Settings = json.RawMessage(fmt.Sprintf(`{"url":%q,"batchSize":%d}`, s.URL, batch)) })
+				b.send("A", "Refund", "")
+				b.until("it fails", func() bool { return b.status(d).Word == "failing" })
+				for i := range bad - 1 {
+					b.send(fmt.Sprint("A", i), "Refund", "")
+				}
+				for i := range 30 {
+					b.send(fmt.Sprint("B", i), "Purchase", "")
+				}
+				b.until("the others are delivered", func() bool { st := b.status(d); return st.Delivered == 30 && st.Retries == bad })
+			})
 		}
-		return 200
-	})
-	d := b.create(s.URL, nil)
-	b.send("A", "Purchase", "")
-	b.until("it fails", func() bool { return b.status(d).Word == "failing" })
-	b.send("B", "Purchase", "")
-	b.until("B is delivered, A waits", func() bool { st := b.status(d); return st.Delivered == 1 && st.Retries == 1 })
+	}
 }
 
 // A retry is found again behind more events of other merchants than one read of the feed goes through.

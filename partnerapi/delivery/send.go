@@ -54,9 +54,8 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 		}
 		return d
 	}
-	withBrowser := sh.s.takesNow(sh.ctx, rt)
 	sh.mu.Lock()
-	l := &sender{r: r, d: d, withBrowser: withBrowser, isRetry: isRetry, failures: r.st.Failures, since: r.st.FailingSince, gone: gone, checked: time.Now()}
+	l := &sender{r: r, d: d, isRetry: isRetry, failures: r.st.Failures, since: r.st.FailingSince, gone: gone, checked: time.Now()}
 	l.isProbe = l.failures > 0 && !r.expiring(rt)
 	blocked := map[uint32]bool{}
 	if !isRetry {
@@ -122,8 +121,6 @@ type sender struct {
 	gone     erasing   // as of checked
 	checked  time.Time
 
-	withBrowser bool // events go with what is known of the browser
-
 	mu sync.Mutex // guards d and gone, except the fates and reasons: each lane has its own
 	d  *round
 }
@@ -157,12 +154,18 @@ func (l *lane) run(places []int) {
 			l.stopped = true
 			return
 		}
+		withBrowser := l.r.sh.s.takesNow(l.r.sh.ctx, rt)
 		n := min(len(places), requestEvents(rt.target.Limits(), l.failures))
 		memory, events := make([]kind.Event, n), make([]*kind.Event, 0, n)
 		for ; len(places) > 0 && len(events) < n; places = places[1:] {
-			if e := &memory[len(events)]; l.judge(rt, places[0], e) {
-				events = append(events, e)
+			e := &memory[len(events)]
+			if !l.judge(rt, places[0], e) {
+				continue
 			}
+			if withBrowser {
+				e.Browser = l.r.sh.s.Browser(e.Merchant, e.Client)
+			}
+			events = append(events, e)
 		}
 		l.send(rt, events)
 	}
@@ -181,9 +184,6 @@ func (l *sender) judge(rt *route, i int, e *kind.Event) bool {
 		return false
 	}
 	e.Delivery = rt.deliveryID(e.ID)
-	if l.withBrowser {
-		e.Browser = l.r.sh.s.Browser(e.Merchant, e.Client)
-	}
 	return true
 }
 
@@ -252,7 +252,8 @@ func (l *lane) send(rt *route, events []*kind.Event) {
 			l.stopped = true
 			return
 		}
-		if now != rt { // the destination was changed: judge the rest for the new route
+		hasBrowser := slices.ContainsFunc(request.Events, func(i int) bool { return events[i].Browser != (kind.Browser{}) })
+		if now != rt || hasBrowser && !l.r.sh.s.takesNow(l.r.sh.ctx, rt) { // it was changed: judge the rest again
 			var places []int
 			for _, later := range requests[n:] {
 				for _, at := range later.Events {

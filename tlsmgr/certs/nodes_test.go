@@ -71,6 +71,19 @@ func (n *node) serves(host string) (cert *x509.Certificate) {
 	return cert
 }
 
+// waitsForLock waits until the node waits for the lock of a host's orders, which another one has.
+func (n *node) waitsForLock(host string) {
+	n.w.Helper()
+	waits := n.certs.magic.ordering.Storage.(*sharedStorage).lock(issueLock(host))
+	n.w.until("the node waits for the lock of "+host, func() bool {
+		free := waits.TryAcquire(1)
+		if free {
+			waits.Release(1)
+		}
+		return !free
+	})
+}
+
 // exec runs a statement of the test itself.
 func (n *nodes) exec(sql string, args ...any) {
 	n.Helper()
@@ -84,7 +97,8 @@ func (n *nodes) exec(sql string, args ...any) {
 	}
 }
 
-// At the start, both nodes miss the certificate of the own host.
+// At the start, both nodes miss the certificate of the own host. An order whose challenge a node answers too late, on a busy
+// machine, is made again: so only those count that got a certificate.
 func TestTwoNodesOrderOnce(t *testing.T) {
 	t.Parallel()
 	n := newNodes(t, pgtest.Database(t), acmetest.Options{})
@@ -101,8 +115,8 @@ func TestTwoNodesOrderOnce(t *testing.T) {
 	if !a.serves(tag.Host).Equal(b.serves(tag.Host)) {
 		t.Error("the nodes have different certificates")
 	}
-	if orders := n.ca.Orders(); orders != 2 {
-		t.Errorf("%d orders for two hosts", orders)
+	if orders := n.ca.countFinalized(); orders != 2 {
+		t.Errorf("%d certificates of two hosts", orders)
 	}
 	first, err := a.certs.ca.account.open(t.Context())
 	if err != nil {
@@ -114,8 +128,8 @@ func TestTwoNodesOrderOnce(t *testing.T) {
 	started := n.add() // it finds everything in the store
 	started.serves(n.ownHost)
 	started.serves(tag.Host)
-	if orders := n.ca.Orders(); orders != 2 {
-		t.Errorf("%d orders for two hosts, after another node has started", orders)
+	if orders := n.ca.countFinalized(); orders != 2 {
+		t.Errorf("%d certificates of two hosts, after another node has started", orders)
 	}
 }
 

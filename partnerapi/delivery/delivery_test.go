@@ -167,10 +167,10 @@ func (b *bed) status(d Destination) Status {
 	return st
 }
 
-// until waits for a condition.
+// until waits for a condition. It is patient: hundreds of requests take a busy machine more than a minute.
 func (b *bed) until(what string, is func() bool) {
 	b.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			b.t.Fatalf("it did not come to this: %s\n%s", what, b.log.String())
 		}
@@ -338,8 +338,11 @@ func TestADestinationThatIsDownLosesNothing(t *testing.T) {
 		b.send(fmt.Sprint("m", i%5), "Purchase", "")
 	}
 	b.until("the other has all", func() bool { return b.status(o).Delivered == 50 })
-	b.until("it fails", func() bool { return b.status(d).Word == "failing" })
-	if st := b.status(d); st.LastError == nil || !strings.Contains(*st.LastError, "503") || st.Retries != 0 {
+	b.until("it fails", func() bool { // on a busy machine, its answer may once come too late: that is another reason
+		st := b.status(d)
+		return st.Word == "failing" && st.LastError != nil && strings.Contains(*st.LastError, "503")
+	})
+	if st := b.status(d); st.Retries != 0 {
 		t.Errorf("%+v", st)
 	}
 	// A kill: the states of the last second are lost.

@@ -122,7 +122,7 @@ func TestNodesPauseAfterAFailureOfAnother(t *testing.T) {
 func TestHandshakesGoOnWithoutTheDatabase(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
-	n := newNodes(t, server.URL("postgres"), acmetest.Options{})
+	n := newNodesWith(t, server.URL("postgres"), acmetest.Options{}, 0)
 	a := n.add()
 	cert := a.serves(n.ownHost)
 	ordered := n.ca.Orders()

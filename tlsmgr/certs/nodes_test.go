@@ -20,6 +20,7 @@ import (
 type nodes struct {
 	*certWorld
 	database string
+	patience time.Duration // how much later than usual the database may answer
 }
 
 // node is one of them.
@@ -30,22 +31,35 @@ type node struct {
 }
 
 func newNodes(t *testing.T, database string, opt acmetest.Options) *nodes {
-	return &nodes{newCertWorldOn(t, openNode(t, database), opt), database}
+	return newNodesWith(t, database, opt, longEnough)
+}
+
+func newNodesWith(t *testing.T, database string, opt acmetest.Options, patience time.Duration) *nodes {
+	return &nodes{newCertWorldOn(t, openNodeWith(t, database, patience), opt), database, patience}
 }
 
 func openNode(t *testing.T, database string) store.Engine {
+	return openNodeWith(t, database, longEnough)
+}
+
+// openNodeWith opens a database. On a busy machine it may need several attempts.
+func openNodeWith(t *testing.T, database string, patience time.Duration) store.Engine {
 	t.Helper()
-	engine, err := postgres.Open(t.Context(), database, postgres.Options{Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
+	for deadline := time.Now().Add(longEnough); ; {
+		engine, err := postgres.Open(t.Context(), database, postgres.Options{Log: slog.New(slog.DiscardHandler), Patience: patience})
+		if err == nil {
+			return engine
+		}
+		if store.KindOf(err) != store.KindUnavailable || time.Now().After(deadline) {
+			t.Fatal(err)
+		}
 	}
-	return engine
 }
 
 // add starts a node with an engine of its own. The CA validates at the node that was started last.
 func (n *nodes) add(change ...func(*Config, *pace)) *node {
 	n.Helper()
-	engine := openNode(n.T, n.database)
+	engine := openNodeWith(n.T, n.database, n.patience)
 	n.Cleanup(func() {
 		if err := engine.Close(); err != nil {
 			n.Error(err)

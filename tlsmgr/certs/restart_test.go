@@ -64,7 +64,7 @@ func TestUnreadableFilesAreKept(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{})
 	stop := w.start()
-	w.mustVisit(w.ownHost)
+	w.untilStatus(w.ownHost, store.CertificateValid)
 	stop()
 	files, err := filepath.Glob(filepath.Join(w.dir, "certificates", "*", w.ownHost, "*.key"))
 	if err != nil || len(files) != 1 {

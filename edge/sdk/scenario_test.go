@@ -100,6 +100,16 @@ func (s *scenario) make(v *visit) (events []string) {
 // view returns how recorded names the page view of a path.
 func view(path string) string { return "PageView of " + path }
 
+// untilKept waits until the last event of a tab is in localStorage or recorded, and so are those before it. The tag stores events
+// a moment after they are made, and a busy browser may end a closing tab before its pagehide.
+func (s *scenario) untilKept(v *visit, last string) {
+	s.Helper()
+	s.wait("the events of a tab are stored", func() bool {
+		stored := v.get(fmt.Sprintf(`String(Object.values(localStorage).join().includes('"%s"'))`, last))
+		return stored == "true" || s.recorded()[last] > 0
+	})
+}
+
 // recorded returns how often each event is recorded.
 func (s *scenario) recorded() map[string]int {
 	s.Helper()
@@ -317,7 +327,9 @@ func TestARandomVisitLosesNothing(t *testing.T) {
 			// A page view waits for the new title. A busy browser may end a closing tab before the tag can store the view.
 			if len(s.tabs) > 2 && time.Since(v.pushed) > time.Second {
 				s.connect(v)
-				must = append(must, s.make(v)...)
+				events := s.make(v)
+				must = append(must, events...)
+				s.untilKept(v, events[len(events)-1])
 				v.close()
 				s.tabs = slices.DeleteFunc(s.tabs, func(other *visit) bool { return other == v })
 			} else {

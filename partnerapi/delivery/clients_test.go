@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,13 +35,19 @@ func (b *bed) browseBy(agent, muid, fields string) (sealed []byte) {
 		sealed = b.s.Seal(b.m.ID, netip.MustParseAddr(visitorIP), []byte(agent))
 		return sealed != nil
 	})
+	b.record(sealed, muid, fields)
+	return sealed
+}
+
+// record records an event with what is known of the browser.
+func (b *bed) record(sealed []byte, muid, fields string) {
+	b.t.Helper()
 	b.n++
 	raw := fmt.Sprintf(`{"event":"Lead","event_id":%q,"n":%d%s}`, muid, b.n, agreed+fields)
 	marks := []store.Mark{{Merchant: b.m.ID, Tag: b.tag, Identity: store.Identity{MUID: store.MUID(muid)}, Name: "Lead", Time: time.Now(), Raw: []byte(raw), Details: store.Details{Client: sealed}}}
 	if err := b.engine.Record(b.t.Context(), marks); err != nil {
 		b.t.Fatal(err)
 	}
-	return sealed
 }
 
 func (b *bed) deliverClientDetails(on bool) {
@@ -225,6 +232,44 @@ func TestClientDetailsAreSwitchedOff(t *testing.T) {
 	b.until("delivered", func() bool { return b.status(d).Delivered == 1 })
 	if strings.Contains(p.body, visitorIP) || !strings.Contains(p.body, "client_user_agent") {
 		t.Errorf("Meta got %s", p.body)
+	}
+}
+
+// So it is within a round: here between a request that is refused and its halves.
+func TestClientDetailsAreSwitchedOffInARound(t *testing.T) {
+	b := newBed(t)
+	var sent []bool // with client details; guarded by the platform's mu
+	p := newPlatform(t, func(r *http.Request, body map[string]any) (int, string, []string) {
+		text := must(json.Marshal(body))
+		sent = append(sent, bytes.Contains(text, []byte(visitorIP)))
+		if len(body["data"].([]any)) == 1 {
+			return fakeMeta(r, body)
+		}
+		if _, err := b.engine.UpdateMerchant(t.Context(), b.m.ID, func(m store.Merchant) store.Merchant { m.DeliverClientDetails = false; return m }); err != nil {
+			t.Error(err)
+		}
+		return 400, `{"error":{"message":"one event is wrong","code":100}}`, nil
+	})
+	d := b.createPlatform("meta", fmt.Sprintf(`{"pixelId":"123456","endpoint":%q}`, p.URL), map[string]string{"accessToken": "right"})
+	const fields = `,"pageUrl":"https://shop.example/","user_agent":"Mozilla/5.0"`
+	sealed := b.browse("m", fields)
+	b.until("the first is delivered", func() bool { return b.status(d).Delivered == 1 })
+	pause := func(is bool) {
+		if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: &is}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pause(true) // so it reads the next two at once
+	b.record(sealed, "m", fields)
+	b.record(sealed, "m", fields)
+	end, sh := must(b.engine.Latest(t.Context())), b.shard()
+	b.until("the shard has read them", func() bool { sh.mu.Lock(); defer sh.mu.Unlock(); return sh.head >= end })
+	pause(false)
+	b.until("all are delivered", func() bool { return b.status(d).Delivered == 3 })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if want := []bool{true, true, false, false}; !slices.Equal(sent, want) {
+		t.Errorf("requests with client details: %v, want %v", sent, want)
 	}
 }
 

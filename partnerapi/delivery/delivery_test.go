@@ -167,10 +167,10 @@ func (b *bed) status(d Destination) Status {
 	return st
 }
 
-// until waits for a condition.
+// until waits for a condition. It is patient: hundreds of requests take a busy machine more than a minute.
 func (b *bed) until(what string, is func() bool) {
 	b.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			b.t.Fatalf("it did not come to this: %s\n%s", what, b.log.String())
 		}
@@ -338,8 +338,11 @@ func TestADestinationThatIsDownLosesNothing(t *testing.T) {
 		b.send(fmt.Sprint("m", i%5), "Purchase", "")
 	}
 	b.until("the other has all", func() bool { return b.status(o).Delivered == 50 })
-	b.until("it fails", func() bool { return b.status(d).Word == "failing" })
-	if st := b.status(d); st.LastError == nil || !strings.Contains(*st.LastError, "503") || st.Retries != 0 {
+	b.until("it fails", func() bool { // on a busy machine, its answer may once come too late: that is another reason
+		st := b.status(d)
+		return st.Word == "failing" && st.LastError != nil && strings.Contains(*st.LastError, "503")
+	})
+	if st := b.status(d); st.Retries != 0 {
 		t.Errorf("%+v", st)
 	}
 	// A kill: the states of the last second are lost.
@@ -348,7 +351,8 @@ func TestADestinationThatIsDownLosesNothing(t *testing.T) {
 		b.send(fmt.Sprint("m", i%5), "Purchase", "")
 	}
 	s.answerWith(nil)
-	b.until("all delivered", func() bool { return b.status(d).Delivered == 100 && b.status(o).Delivered == 100 })
+	// What the other got right before the kill may be sent again, and is then counted again.
+	b.until("all delivered", func() bool { return b.status(d).Delivered == 100 && len(distinct(other.all())) == 100 })
 	b.expectOrder(s.all(), 100)
 	b.expectOrder(other.all(), 100)
 }
@@ -551,20 +555,32 @@ func TestFailuresInBetweenChangeNoOrder(t *testing.T) {
 	}
 }
 
-// An event that the destination never takes holds up no other visitor, also when it came alone.
-func TestAnEventThatAlwaysFails(t *testing.T) {
-	b, s := newBed(t), newSink(t)
-	s.answerWith(func(_ *http.Request, body []byte) int {
-		if bytes.Contains(body, []byte(`"A"`)) {
-			return 500
+// Events that the destination never takes hold up no other visitor: whether they come alone or in one request with others, and
+// also when there are more of them than lanes.
+func TestEventsThatAlwaysFail(t *testing.T) {
+	for _, batch := range []int{1, 100} {
+		for _, bad := range []int{1, 40} {
+			t.Run(fmt.Sprintf("%d in requests of up to %d", bad, batch), func(t *testing.T) {
+				b, s := newBed(t), newSink(t)
+				s.answerWith(func(_ *http.Request, body []byte) int {
+					if bytes.Contains(body, []byte(`"Refund"`)) {
+						return 500
+					}
+					return 200
+				})
+				d := b.create(s.URL, func(c *Change) { c.Settings = json.RawMessage(fmt.Sprintf(`{"url":%q,"batchSize":%d}`, s.URL, batch)) })
+				b.send("A", "Refund", "")
+				b.until("it fails", func() bool { return b.status(d).Word == "failing" })
+				for i := range bad - 1 {
+					b.send(fmt.Sprint("A", i), "Refund", "")
+				}
+				for i := range 30 {
+					b.send(fmt.Sprint("B", i), "Purchase", "")
+				}
+				b.until("the others are delivered", func() bool { st := b.status(d); return st.Delivered == 30 && st.Retries == bad })
+			})
 		}
-		return 200
-	})
-	d := b.create(s.URL, nil)
-	b.send("A", "Purchase", "")
-	b.until("it fails", func() bool { return b.status(d).Word == "failing" })
-	b.send("B", "Purchase", "")
-	b.until("B is delivered, A waits", func() bool { st := b.status(d); return st.Delivered == 1 && st.Retries == 1 })
+	}
 }
 
 // A retry is found again behind more events of other merchants than one read of the feed goes through.

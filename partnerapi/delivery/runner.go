@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"mtagd/partnerapi/delivery/kind"
 	"mtagd/store"
 )
 
@@ -83,7 +84,8 @@ const (
 	maxPending = 4096     // events
 	maxRound   = 2048     // events that are sent at once
 	roundBytes = 1 << 20  // of a round, about
-	probeBytes = 64 << 10 // of the request that tests whether a failing destination has recovered
+	probeBytes = 64 << 10 // of the requests that test whether a failing destination has recovered
+	maxProbes  = 128      // events that test it, each in a request of its own
 )
 
 // isOn reports whether the destination delivers. The caller holds mu, as for all that follows.
@@ -374,10 +376,10 @@ func (r *runner) sendReplay(rt *route) {
 // readAndSend reads events and sends them. It releases mu meanwhile.
 func (r *runner) readAndSend(rt *route, q store.FeedQuery) (p portion, err error) {
 	limit, size := maxRound, roundBytes
-	// A request tests whether a failing destination has recovered. Perhaps only this event always fails: after each further
-	// failure there is one event more, up to one for each lane.
+	// A request tests whether a failing destination has recovered. Perhaps it always fails on a few events only: after each
+	// further failure a request has fewer events, and more events are tested.
 	if limits := rt.target.Limits(); r.st.Failures > 0 && !r.expiring(rt) {
-		limit, size = max(1, limits.Events/max(1, limits.Lanes), min(r.st.Failures, limits.Lanes)), probeBytes
+		limit, size = max(requestEvents(limits, r.st.Failures)/max(1, limits.Lanes), min(1<<min(r.st.Failures-1, 16), maxProbes)), probeBytes
 	}
 	wants, memory, held := r.selection.wants, r.sh.s.memory, int64(size)
 	has := memory.TryAcquire(held)
@@ -432,6 +434,10 @@ func (r *runner) readPortion(q store.FeedQuery, wants func(*store.Received) bool
 	p.end, p.more = end.Cursor, end.More
 	return p, err
 }
+
+// requestEvents returns how many events a request has at most, when an earlier one has failed so often: each failure divides
+// them by four.
+func requestEvents(l kind.Limits, failures int) int { return max(1, l.Events>>(2*min(failures, 16))) }
 
 // expiring reports whether the oldest events of a destination that fails may be too old to be tried.
 func (r *runner) expiring(rt *route) bool {

@@ -36,6 +36,7 @@ type round struct {
 	reasons    []string
 	deliveries []Delivery
 	responded  bool // the destination has taken or refused something: it is there
+	answered   bool // it is there, or something answers in its place
 	gone       bool // it wants no more
 	retryAfter time.Duration
 	reason     string // of the last failure
@@ -53,16 +54,18 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 		}
 		return d
 	}
-	withBrowser := sh.s.takesNow(sh.ctx, rt)
 	sh.mu.Lock()
-	l := &sender{r: r, d: d, withBrowser: withBrowser, isRetry: isRetry, failures: r.st.Failures, since: r.st.FailingSince, gone: gone, checked: time.Now()}
+	l := &sender{r: r, d: d, isRetry: isRetry, failures: r.st.Failures, since: r.st.FailingSince, gone: gone, checked: time.Now()}
+	l.isProbe = l.failures > 0 && !r.expiring(rt)
 	blocked := map[uint32]bool{}
 	if !isRetry {
 		blocked = r.blocked()
 	}
 	sh.mu.Unlock()
 	lanes := make([][]int, max(1, rt.target.Limits().Lanes))
-	for left, before := true, -1; left && before != l.final(); { // after a failed request, the other visitors of its lane still get their turn
+	// After a failed request, the other visitors of its lane still get their turn: when the destination is there, and when it is
+	// tested, because it may fail on a few events only.
+	for left, before := true, -1; left && before != l.final(); {
 		left, before = false, l.final()
 		clear(lanes)
 		for i, one := range items {
@@ -82,7 +85,7 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 				blocked[items[i].who] = true
 			}
 		}
-		left = left && d.responded && r.routeNow() != nil
+		left = left && (d.responded || l.isProbe && d.answered && d.retryAfter == 0) && r.routeNow() != nil
 	}
 	return d
 }
@@ -113,11 +116,10 @@ type sender struct {
 	r        *runner
 	isRetry  bool
 	failures int       // in a row
+	isProbe  bool      // the events test whether the destination has recovered: they are few
 	since    time.Time // time of the first of these failures
 	gone     erasing   // as of checked
 	checked  time.Time
-
-	withBrowser bool // events go with what is known of the browser
 
 	mu sync.Mutex // guards d and gone, except the fates and reasons: each lane has its own
 	d  *round
@@ -152,12 +154,18 @@ func (l *lane) run(places []int) {
 			l.stopped = true
 			return
 		}
-		n := min(len(places), rt.target.Limits().Events)
+		withBrowser := l.r.sh.s.takesNow(l.r.sh.ctx, rt)
+		n := min(len(places), requestEvents(rt.target.Limits(), l.failures))
 		memory, events := make([]kind.Event, n), make([]*kind.Event, 0, n)
 		for ; len(places) > 0 && len(events) < n; places = places[1:] {
-			if e := &memory[len(events)]; l.judge(rt, places[0], e) {
-				events = append(events, e)
+			e := &memory[len(events)]
+			if !l.judge(rt, places[0], e) {
+				continue
 			}
+			if withBrowser {
+				e.Browser = l.r.sh.s.Browser(e.Merchant, e.Client)
+			}
+			events = append(events, e)
 		}
 		l.send(rt, events)
 	}
@@ -176,9 +184,6 @@ func (l *sender) judge(rt *route, i int, e *kind.Event) bool {
 		return false
 	}
 	e.Delivery = rt.deliveryID(e.ID)
-	if l.withBrowser {
-		e.Browser = l.r.sh.s.Browser(e.Merchant, e.Client)
-	}
 	return true
 }
 
@@ -247,7 +252,8 @@ func (l *lane) send(rt *route, events []*kind.Event) {
 			l.stopped = true
 			return
 		}
-		if now != rt { // the destination was changed: judge the rest for the new route
+		hasBrowser := slices.ContainsFunc(request.Events, func(i int) bool { return events[i].Browser != (kind.Browser{}) })
+		if now != rt || hasBrowser && !l.r.sh.s.takesNow(l.r.sh.ctx, rt) { // it was changed: judge the rest again
 			var places []int
 			for _, later := range requests[n:] {
 				for _, at := range later.Events {
@@ -301,6 +307,7 @@ func (l *lane) request(rt *route, request kind.Request, of []*kind.Event) {
 		l.d.reason = v.Reason
 	}
 	l.d.responded = l.d.responded || v.Outcome == kind.Done || v.Outcome == kind.Refused && len(of) == 1 // a larger request is sent again in halves
+	l.d.answered = l.d.answered || sent.err == nil
 	l.d.retryAfter = max(l.d.retryAfter, sent.retryAfter(sh.s.Now()))
 	l.d.gone = l.d.gone || v.Outcome == kind.Gone
 	l.d.deliveries = append(l.d.deliveries, l.describe(state, sent, v.Reason, of))

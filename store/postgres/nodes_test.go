@@ -18,7 +18,7 @@ import (
 // second opens another node on the database of a shop.
 func (s *shop) second() *engine {
 	s.t.Helper()
-	return s.opened(openURL(s.url, Options{Log: quiet}))
+	return s.opened(openSoon(s.url, Options{Log: quiet, Patience: s.patience}))
 }
 
 // opened closes an engine at the end of the test.

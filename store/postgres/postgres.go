@@ -113,6 +113,7 @@ type Options struct {
 	eager        bool // deleted merchants are removed without removal.Delay
 	keepDeltas   bool // the node does not roll up deltas by itself
 	FlushTimeout time.Duration
+	Patience     time.Duration // the database may be silent for so much longer before a node refuses
 	queryTimeout time.Duration
 	verifyPiece  int64
 	AuditLimits  store.AuditLimits
@@ -162,7 +163,7 @@ var _ store.Engine = (*engine)(nil)
 
 // openWith is Open with a configuration of the connections.
 func openWith(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, error) {
-	db, err := conn.Open(ctx, config, conn.Options{Log: opt.Log, Now: opt.Now, QueryTimeout: opt.queryTimeout})
+	db, err := conn.Open(ctx, config, conn.Options{Log: opt.Log, Now: opt.Now, QueryTimeout: opt.queryTimeout, Patience: opt.Patience})
 	if err != nil {
 		return nil, err
 	}

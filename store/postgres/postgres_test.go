@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"os"
 	"testing"
+	"time"
 
+	"mtagd/store"
 	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
 )
@@ -27,6 +29,15 @@ func TestMain(m *testing.M) {
 		code = 1
 	}
 	os.Exit(code)
+}
+
+// openSoon is openURL. It tries again for a minute, because a database on a busy machine may answer too late once.
+func openSoon(url string, opt Options) (e *engine, err error) {
+	for deadline := time.Now().Add(time.Minute); ; {
+		if e, err = openURL(url, opt); store.KindOf(err) != store.KindUnavailable || time.Now().After(deadline) {
+			return e, err
+		}
+	}
 }
 
 func openURL(url string, opt Options) (*engine, error) {

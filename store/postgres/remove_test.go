@@ -21,32 +21,28 @@ import (
 // shop is an engine with one merchant, whose visitors have a muid and an email.
 type shop struct {
 	*engine
-	t       *testing.T
-	url     string
-	partner store.PartnerID
-	id      store.MerchantID
-	tag     store.TagID
+	t        *testing.T
+	url      string
+	patience time.Duration // of its nodes
+	partner  store.PartnerID
+	id       store.MerchantID
+	tag      store.TagID
 }
 
+// newShop makes a shop in the server of all tests. No test stops that, so its nodes refuse nothing when a busy machine lets it
+// answer late.
 func newShop(t *testing.T, opt Options) *shop {
 	t.Helper()
+	opt.Patience = time.Minute
 	return newShopOn(t, pgtest.Database(t), opt)
 }
 
 func newShopOn(t *testing.T, url string, opt Options) *shop {
 	t.Helper()
 	opt.Log = quiet
-	s := &shop{t: t, url: url}
-	e, err := openURL(s.url, opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := &shop{t: t, url: url, patience: opt.Patience}
+	e := s.opened(openSoon(s.url, opt))
 	s.engine = e
-	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	p, err := e.AddPartner(t.Context(), "Acme")
 	if err != nil {
 		t.Fatal(err)

@@ -121,7 +121,7 @@ func onPostgreSQL(database func(t testing.TB) (url string), through func(url str
 		return backing{
 			open: func(t *testing.T, now func() time.Time) store.Engine {
 				t.Helper()
-				e, err := postgres.Open(context.Background(), through(url), postgres.Options{Log: quiet, Now: now, AuditLimits: auditLimits, FlushTimeout: time.Minute})
+				e, err := postgres.Open(context.Background(), through(url), postgres.Options{Log: quiet, Now: now, AuditLimits: auditLimits, FlushTimeout: time.Minute, Patience: time.Minute})
 				testenv.Check(t, err)
 				return e
 			},

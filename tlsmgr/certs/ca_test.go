@@ -25,6 +25,7 @@ type testCA struct {
 	refusal     *refusedOrder
 	refused     int // orders
 	validations int
+	finalized   int // orders
 }
 
 // refusedOrder is the answer to a refused order.
@@ -37,6 +38,7 @@ type refusedOrder struct {
 // Pebble's paths, for which it exports no names.
 const (
 	challengePath   = "/chalZ/"
+	finalizePath    = "/finalize-order/"
 	renewalInfoPath = "/draft-ietf-acme-ari-03/renewalInfo/"
 )
 
@@ -104,6 +106,13 @@ func (c *testCA) countValidations() int {
 	return c.validations
 }
 
+// countFinalized is the number of orders so far that had a certificate as their result. Others failed before.
+func (c *testCA) countFinalized() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.finalized
+}
+
 // faulty wraps the CA's handler with the faults that the test has set.
 func (c *testCA) faulty(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -117,6 +126,9 @@ func (c *testCA) faulty(next http.Handler) http.Handler {
 		}
 		if strings.HasPrefix(r.URL.Path, challengePath) && !down {
 			c.validations++
+		}
+		if strings.HasPrefix(r.URL.Path, finalizePath) && !down {
+			c.finalized++
 		}
 		c.mu.Unlock()
 		switch {

@@ -76,16 +76,19 @@ func TestOwnHostsAndTrackingDomainsAreOrderedAtStart(t *testing.T) {
 func TestOrdersWaitInTheQueueOfTheirPartner(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{})
+	w.recheckEvery = time.Hour // it would order a new host's certificate first: Order then brings that order forward
 	w.start()
 	w.untilStatus(w.ownHost, store.CertificateValid)
 	turns := w.certs.ca.turns
 	turns.refuseUntil(time.Now().Add(time.Hour))
 	before := func(host string, want int) {
 		t.Helper()
-		w.until(fmt.Sprintf("%d orders go before %s", want, host), func() bool {
-			n, waits := turns.before(host)
-			return waits && n == want
-		})
+		var n int
+		var waits bool
+		w.until(fmt.Sprintf("the order of %s waits", host), func() bool { n, waits = turns.before(host); return waits })
+		if n != want {
+			t.Fatalf("%d orders go before %s, want %d", n, host, want)
+		}
 	}
 	var hosts []string
 	for i := range 20 {

@@ -20,7 +20,7 @@ func TestAnotherNodeTakesTheOrderOfADeadOne(t *testing.T) {
 	n := newNodes(t, pgtest.Database(t), acmetest.Options{})
 	n.exec("INSERT INTO lease (name, holder, expires) VALUES ($1, $2, clock_timestamp() + interval '1 h')", "issue_cert_"+n.ownHost, uuid.New())
 	a := n.add()
-	n.until("the order waits", func() bool { return a.certs.Certificate(n.ownHost).Status == store.CertificatePending })
+	a.waitsForLock(n.ownHost)
 	n.exec("UPDATE lease SET expires = clock_timestamp() - interval '1 s'")
 	a.serves(n.ownHost)
 }
@@ -59,14 +59,7 @@ func TestFilesThatAnotherNodeIsWritingAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := n.add()
-	waits := b.certs.magic.ordering.Storage.(*sharedStorage).lock(issueLock(n.ownHost))
-	n.until("the node waits for the writer", func() bool {
-		free := waits.TryAcquire(1)
-		if free {
-			waits.Release(1)
-		}
-		return !free
-	})
+	b.waitsForLock(n.ownHost)
 	if err := errors.Join(writer.Store(t.Context(), file, right), writer.Unlock(t.Context(), issueLock(n.ownHost))); err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +122,7 @@ func TestNodesPauseAfterAFailureOfAnother(t *testing.T) {
 func TestHandshakesGoOnWithoutTheDatabase(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
-	n := newNodes(t, server.URL("postgres"), acmetest.Options{})
+	n := newNodesWith(t, server.URL("postgres"), acmetest.Options{}, 0)
 	a := n.add()
 	cert := a.serves(n.ownHost)
 	ordered := n.ca.Orders()

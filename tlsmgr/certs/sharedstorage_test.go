@@ -69,7 +69,7 @@ func TestStorage(t *testing.T) {
 }
 
 func TestOneNodeAtATimeHasALock(t *testing.T) {
-	n := &nodes{&certWorld{T: t}, pgtest.Database(t)}
+	n := &nodes{certWorld: &certWorld{T: t}, database: pgtest.Database(t)}
 	storages := make([]*sharedStorage, 2)
 	for i := range storages {
 		engine := openNode(t, n.database)
@@ -137,7 +137,7 @@ func (s losingStorage) Load(ctx context.Context, key string) ([]byte, error) {
 
 // A node that was away replaces no account key: another node may have registered it.
 func TestAccountKeyIsStoredUnderTheLockOnly(t *testing.T) {
-	n := &nodes{&certWorld{T: t}, pgtest.Database(t)}
+	n := &nodes{certWorld: &certWorld{T: t}, database: pgtest.Database(t)}
 	engine := openNode(t, n.database)
 	t.Cleanup(func() {
 		if err := engine.Close(); err != nil {

@@ -57,6 +57,7 @@ type certWorld struct {
 
 	tokens         *rate.Limiter // of new orders; nil: no limit
 	firstChallenge string        // type of challenge; empty: the usual one
+	recheckEvery   time.Duration // how often the DNS of all hosts is checked again
 
 	certs       *Certificates
 	http, https string
@@ -100,7 +101,7 @@ func newCertWorldOn(t *testing.T, engine store.Engine, opt acmetest.Options) *ce
 	out := &testLog{to: t.Output()}
 	t.Cleanup(out.end) // the last one
 	w := &certWorld{
-		T: t, ca: startCA(t, opt), dir: t.TempDir(), found: map[string]store.DNSVerdict{},
+		T: t, ca: startCA(t, opt), dir: t.TempDir(), found: map[string]store.DNSVerdict{}, recheckEvery: 200 * time.Millisecond,
 		ownHost: fmt.Sprintf("api%d.service.test", n), trackingHost: fmt.Sprintf("t.agency%d.test", n),
 		log: slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}
@@ -110,11 +111,15 @@ func newCertWorldOn(t *testing.T, engine store.Engine, opt acmetest.Options) *ce
 		}
 	})
 	w.engine = engine
-	p, err := engine.AddPartner(t.Context(), "Partner")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.partner = p.ID
+	// A database that answers too late has its connections closed, and a change with them.
+	w.until("a partner is added", func() bool {
+		p, err := engine.AddPartner(t.Context(), "Partner")
+		if err != nil && store.KindOf(err) != store.KindUnavailable {
+			t.Fatal(err)
+		}
+		w.partner = p.ID
+		return err == nil
+	})
 	return w
 }
 
@@ -179,9 +184,9 @@ func (w *certWorld) startWithoutRetries() {
 	})
 }
 
-// recheck stands in for the hourly recheck of DNS, but runs five times a second.
+// recheck stands in for the hourly recheck of DNS, but runs more often.
 func (w *certWorld) recheck(ctx context.Context, certs *Certificates) {
-	ticker := time.NewTicker(200 * time.Millisecond)
+	ticker := time.NewTicker(w.recheckEvery)
 	defer ticker.Stop()
 	for {
 		select {

@@ -232,7 +232,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	}
 	parts := Parts(dir)
 	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now, Refuses: e.Refuses,
-		Rebuilding: e.healer.keysLost, Lost: e.healer.lostKeys(),
+		Rebuilding: e.healer.keysLost, Lost: readLostKeys(dir, opt.Log),
 		Pace: func() func() { return e.background.pace(compactWork, compactShare) }}); err != nil {
 		return err
 	}

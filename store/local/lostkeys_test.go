@@ -176,6 +176,8 @@ func TestLostKeysAreAnErrorUntilTheyAreWrittenAgain(t *testing.T) {
 	info, err := os.Stat(path)
 	testenv.Check(t, err)
 	x.overwrite(path, int(info.Size())-40, []byte("index"))
+	repaired := filepath.Join(t.TempDir(), "repaired")
+	testenv.Check(t, Repair(ctx, x.dir, repaired, quiet, func(store.Finding) {}))
 	x.open()
 	if n := len(x.journal.Lost()); before < 3 || n <= before {
 		t.Errorf("%d ranges of keys are lost, and %d after a second damage", before, n)
@@ -190,19 +192,28 @@ func TestLostKeysAreAnErrorUntilTheyAreWrittenAgain(t *testing.T) {
 		t.Errorf("when all is written again: %v", x.Impaired())
 	}
 	findNothing(t, x.engine)
+
+	closeEngine(t, x.engine)
+	x.dir = repaired
+	x.open()
+	x.expectSome("after a repair")
+	testenv.Check(t, x.healer.relink())
+	if a, b, c, d := x.send(); a+b+c+d > 0 {
+		t.Errorf("when all is written again after a repair, %d, %d, %d and %d requests are to come again", a, b, c, d)
+	}
 }
 
 // A file of an earlier version, or a damaged one, says that all is to be written again, and no look-up fails.
 func TestAnEmptyListOfLostKeys(t *testing.T) {
-	h := &healer{stored: &stored{dir: t.TempDir(), log: quiet}}
-	path := filepath.Join(h.dir, relinkFile)
+	dir := t.TempDir()
+	path := filepath.Join(dir, relinkFile)
 	for _, b := range []string{"", "x", `[{"From":"","To":""}]`} {
 		testenv.Check(t, os.WriteFile(path, []byte(b), 0o600))
-		if lost := h.lostKeys(); lost != nil {
+		if lost := readLostKeys(dir, quiet); lost != nil {
 			t.Errorf("%q: %v", b, lost)
 		}
 	}
-	x := &losing{t: t, dir: h.dir, shop: store.NewMerchantID()}
+	x := &losing{t: t, dir: dir, shop: store.NewMerchantID()}
 	x.open()
 	defer func() { closeEngine(t, x.engine) }()
 	marks := []store.Mark{newVisit(x.shop, 1, 0)}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -21,8 +22,8 @@ import (
 // Links and event_ids that damage has cost are written again in the background, from the events that have them. Until
 // then, DIR/relink is there: JSON of the ranges of keys in which some were lost (badgerdb.Range), sealed (codec.Seal) with
 // its name as the key. A look-up in a range that finds nothing fails with KindUnavailable, because the key may be lost:
-// else an event would be recorded twice, or get another muid. An empty file, which earlier versions and repairs write, has
-// no ranges: all is written again, and no look-up fails.
+// else an event would be recorded twice, or get another muid. An empty file, which earlier versions write, has no ranges: all
+// is written again, and no look-up fails.
 //
 // Events do not say the source of a link, so it becomes a claimed one: the next event with the merchant's secret makes it a
 // trusted one. Lost for good are former links, and the links of which no event is left, such as those of /id.
@@ -30,18 +31,25 @@ const relinkFile = "relink"
 
 // keysLost notes that links and event_ids may be lost, with all ranges of their keys, and that removed ones may be back.
 func (h *healer) keysLost(lost []badgerdb.Range) error {
-	b, err := json.Marshal(lost)
-	return cmp.Or(err, durable.ReplaceFile(filepath.Join(h.dir, relinkFile), codec.Seal([]byte(relinkFile), b)), h.repeatErasures())
+	return cmp.Or(writeLostKeys(h.dir, lost), h.repeatErasures())
 }
 
-// lostKeys returns the ranges that DIR/relink has.
-func (h *healer) lostKeys() (lost []badgerdb.Range) {
-	b, err := os.ReadFile(filepath.Join(h.dir, relinkFile))
+func writeLostKeys(dir string, lost []badgerdb.Range) error {
+	b, err := json.Marshal(lost)
+	if err != nil {
+		return err
+	}
+	return durable.ReplaceFile(filepath.Join(dir, relinkFile), codec.Seal([]byte(relinkFile), b))
+}
+
+// readLostKeys returns the ranges that DIR/relink has.
+func readLostKeys(dir string, log *slog.Logger) (lost []badgerdb.Range) {
+	b, err := os.ReadFile(filepath.Join(dir, relinkFile))
 	if len(b) > 0 {
 		err = json.Unmarshal(codec.Unseal([]byte(relinkFile), b), &lost)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		h.log.Warn("the file relink cannot be read: a lost event_id that comes again may be recorded twice", "error", err)
+		log.Warn("the file relink cannot be read: a lost event_id that comes again may be recorded twice", "error", err)
 	}
 	return lost
 }

@@ -12,8 +12,8 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/control"
-	"mtagd/store/local/durable"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
 )
@@ -54,20 +54,21 @@ func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(sto
 				lost(store.Finding{Part: store.PartControl, Where: dir, Problem: "what was changed since may be lost, and a key that was revoked may be valid: " + err.Error()})
 			}
 		}
-		if err := repairEvents(ctx, dir, to, log, lost); err != nil {
-			return err
+		lostKeys, err := repairEvents(ctx, dir, to, log, lost)
+		if err == nil {
+			err = copyOthers(dir, to)
 		}
-		if err := copyOthers(dir, to); err != nil {
+		if err != nil {
 			return err
 		}
 		data, err := control.Open(to, time.Now, log)
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(beAnother(ctx, data), durable.ReplaceFile(filepath.Join(to, relinkFile), nil)); err != nil {
+		if err := errors.Join(beAnother(ctx, data), writeLostKeys(to, append(readLostKeys(to, log), lostKeys...))); err != nil {
 			return err
 		}
-		e, err := Open(to, Options{Log: log, unfinished: true}) // builds the index
+		e, err := Open(to, Options{Log: log, unfinished: true, unhealed: true}) // builds the index
 		if err != nil {
 			return err
 		}
@@ -100,8 +101,9 @@ func beAnother(ctx context.Context, data *control.Data) error {
 	return errors.Join(err, data.RepeatErasures(ctx), data.Close())
 }
 
-// repairEvents repairs the journal and the archive, and reports what the old index has of events that are lost.
-func repairEvents(ctx context.Context, dir, to string, log *slog.Logger, lost func(store.Finding)) (err error) {
+// repairEvents repairs the journal and the archive, and reports what the old index has of events that are lost. It returns
+// the ranges of lost keys (relink.go).
+func repairEvents(ctx context.Context, dir, to string, log *slog.Logger, lost func(store.Finding)) (lostKeys []badgerdb.Range, err error) {
 	wrong := func(path string, err error) {
 		if name, relErr := filepath.Rel(dir, path); relErr == nil {
 			path = name
@@ -109,14 +111,14 @@ func repairEvents(ctx context.Context, dir, to string, log *slog.Logger, lost fu
 		lost(store.Finding{Part: store.PartEvents, Where: path, Problem: err.Error()})
 	}
 	opt := journal.Options{Log: log, Now: time.Now}
-	if err := journal.Repair(ctx, filepath.Join(dir, "events"), filepath.Join(to, "events"), opt, wrong); err != nil {
-		return err
+	if lostKeys, err = journal.Repair(ctx, filepath.Join(dir, "events"), filepath.Join(to, "events"), opt, wrong); err != nil {
+		return nil, err
 	}
 	v := verifierOfClosed(ctx, store.Verification{Found: lost, Read: func(store.Part, uint64, uint64) {}})
 	v.onlyLost = true
 	defer func() { err = errors.Join(err, v.close()) }()
 	if v.journal, err = journal.OpenReadOnly(filepath.Join(to, "events"), opt); err != nil {
-		return err
+		return nil, err
 	}
 	forgotten, err := v.journal.Forgotten()
 	if err == nil {
@@ -126,13 +128,13 @@ func repairEvents(ctx context.Context, dir, to string, log *slog.Logger, lost fu
 		v.archive, err = archive.OpenReadOnly(Parts(to)["archive"], log)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if v.index, err = rank.OpenReadOnly(filepath.Join(dir, "index.db")); err != nil {
 		lost(store.Finding{Part: store.PartIndex, Where: "index.db", Problem: "cannot be opened, so it is not known which events are lost: " + err.Error()})
-		return nil
+		return lostKeys, nil
 	}
-	return v.verify()
+	return lostKeys, v.verify()
 }
 
 // copyOthers copies what is in a data directory besides the store, such as certificates.

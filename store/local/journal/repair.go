@@ -15,7 +15,8 @@ import (
 
 // Repair writes what can be read of the journal in dir into a new one in the directory to, which must be empty or missing.
 // It reads the files of the database one by one. It changes nothing in dir. Damage is passed to wrong, with the file's path.
-func Repair(ctx context.Context, dir, to string, opt Options, wrong func(path string, err error)) error {
+// lost are the ranges of keys in which links and event_ids may be lost.
+func Repair(ctx context.Context, dir, to string, opt Options, wrong func(path string, err error)) (lost []badgerdb.Range, err error) {
 	for _, part := range []string{logDir(dir), keysDir(dir)} {
 		if _, err := os.Stat(part); err != nil {
 			wrong(part, err)
@@ -23,13 +24,13 @@ func Repair(ctx context.Context, dir, to string, opt Options, wrong func(path st
 	}
 	w, err := Create(to, opt.Log)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = repairKeys(ctx, keysDir(dir), w, wrong)
+	lost, err = repairKeys(ctx, keysDir(dir), w, wrong)
 	if err == nil {
 		err = w.putLog(ctx, logDir(dir), wrong)
 	}
-	return errors.Join(err, w.Close())
+	return lost, errors.Join(err, w.Close())
 }
 
 // repairKeys writes what can be read of the database in dir, and returns the ranges of keys in which some may be lost.

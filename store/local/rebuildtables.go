@@ -47,7 +47,7 @@ func (h *healer) replaceDamaged() {
 			retry = replaceRetry
 		}
 		wait = damageInterval
-		for _, check := range []func() error{h.checkArchive, h.checkKeys, h.settleShorts, h.relink} {
+		for _, check := range []func() error{h.checkArchive, h.checkKeys, h.relink, h.settleShorts} {
 			if err := check(); err != nil && h.opened.Err() == nil {
 				h.log.Error("what is damaged cannot be rebuilt now, and what needs it is not answered", "error", err)
 				if wait = time.Second; !errors.Is(err, badgerdb.ErrCopied) {
@@ -113,7 +113,6 @@ func (h *healer) checkKeys() error {
 	}
 	h.remover.busy.Lock() // as in replaceArchive
 	defer h.remover.busy.Unlock()
-	defer h.remover.runner.Wake()
 	return h.journal.RebuildKeys(h.opened, err, h.keysLost)
 }
 

@@ -26,7 +26,8 @@ import (
 // is written again, and no look-up fails.
 //
 // Events do not say the source of a link, so it becomes a claimed one: the next event with the merchant's secret makes it a
-// trusted one. Lost for good are former links, and the links of which no event is left, such as those of /id.
+// trusted one. Lost for good are former links, and the links of which no event is left, such as those of /id. An identifier
+// that was linked again may lead to its former muid, if an older table has that.
 const relinkFile = "relink"
 
 // keysLost notes that links and event_ids may be lost, with all ranges of their keys, and that removed ones may be back.
@@ -77,6 +78,7 @@ func (h *healer) relink() error {
 	}
 	h.log.Info("lost links and event_ids were written again from the events that have them", "written", written)
 	h.journal.Refilled()
+	h.remover.runner.Wake() // erasures that needed a list of links have failed
 	return errors.Join(os.Remove(path), durable.SyncPath(h.dir))
 }
 
@@ -102,8 +104,9 @@ func (h *healer) relinkOf(m codec.MerchantKey) (written int, err error) {
 		if err := h.archive.Since(h.opened, m, codec.Position{}, func(events []archive.Event) error {
 			for _, stored := range events {
 				event, err := journal.DecodeBody(m, stored.Position, stored.Body)
-				if err != nil {
-					return ofEvents("archive/", err)
+				if err != nil { // its keys stay lost, but look-ups must not fail for ever
+					h.log.Error("the links and the event_id of an event cannot be written again", "error", ofEvents("archive/", err))
+					continue
 				}
 				identifiers, eventID := reader.Keys(event.Raw)
 				for _, k := range identifiers {

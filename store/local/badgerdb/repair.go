@@ -40,8 +40,8 @@ func EachEntry(ctx context.Context, dir string, fits func(key []byte) bool, use 
 	}
 	for _, name := range counts {
 		part := filepath.Join(dir, name)
-		l, _ := readList(part)   // it only says what is missing
-		ids, _ := unlisted(part) // without it, a gap in the numbers says so
+		l, _ := readList(part)   // only used to notice missing tables
+		ids, _ := unlisted(part) // the error says that a table is missing: the loop finds where
 		ids = slices.AppendSeq(ids, maps.Keys(l.tables))
 		slices.Sort(ids)
 		if len(ids) == 0 && isSealed(name) {
@@ -99,7 +99,7 @@ func (r Range) Equal(o Range) bool { return bytes.Equal(r.From, o.From) && bytes
 type gaps struct {
 	lost []Range
 	last []byte // the last key
-	open bool   // something is lost behind it
+	open bool   // something is lost after it
 }
 
 func (g *gaps) lose() { g.open = true }
@@ -111,7 +111,7 @@ func (g *gaps) key(key []byte) {
 	g.last = append(g.last[:0], key...)
 }
 
-// end ends the order: the next key is of another one.
+// end ends an order: the next key begins another one.
 func (g *gaps) end() {
 	if g.open {
 		g.lost = append(g.lost, Range{From: g.last})
@@ -135,7 +135,7 @@ func (g *gaps) eachInTable(path string, want listed, isListed bool, wrong func(p
 	}, g.lose)
 	switch {
 	case failed != nil:
-	case errors.Is(damage, fs.ErrNotExist): // the caller may have all of it elsewhere
+	case errors.Is(damage, fs.ErrNotExist): // its keys count as lost, and there is nothing to read
 	case damage != nil:
 		wrong(path, damage)
 	case isListed && read != want.contents: // it is another table

@@ -93,6 +93,9 @@ func (c *committer) writeGroup() error {
 					return err
 				}
 				if err := t.add(&p.Marks[i]); err != nil {
+					if i > 0 { // KindUnavailable would promise that nothing was recorded
+						err = fmt.Errorf("%w: %v", store.Uncertain("a part of the events may be recorded"), err)
+					}
 					p.Fail(err)
 					break
 				}

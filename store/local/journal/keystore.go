@@ -164,7 +164,7 @@ func (k *keyStore) read(key []byte) (value []byte, found bool, err error) {
 	return value, found, notNow(err)
 }
 
-var errLost = fmt.Errorf("%w: damage may have cost this one, and it is not written again yet", errNotNow)
+var errLost = fmt.Errorf("%w: this key may be lost, and is not written again yet", errNotNow)
 
 // isLost reports whether a key that was not found may be lost until a refill writes it. None writes former links.
 func isLost(lost *[]badgerdb.Range, key []byte) bool {

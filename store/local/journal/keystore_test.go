@@ -246,3 +246,37 @@ func TestARebuildDoesNotWaitForTheFilter(t *testing.T) {
 		t.Errorf("meanwhile, the event_id has outcome %d, %v", marks[0].Outcome, err)
 	}
 }
+
+// An event that needs a lost key is not recorded. What came before it is: another event of the request, which the error must not
+// deny, and a link of the event itself, after which no stranger may count as the first one with the muid.
+func TestWhatComesBeforeALostKey(t *testing.T) {
+	shop := store.NewMerchantID()
+	key, err := codec.NewMerchantKey(shop)
+	testenv.Check(t, err)
+	byCookie := func(email, phone string) store.Mark {
+		id := store.Identity{MUID: "m", Source: store.ByCookie}
+		id.Add(store.Email, email)
+		id.Add(store.Phone, phone)
+		return store.Mark{Merchant: shop, Name: "View", Identity: id, Raw: []byte("{}")}
+	}
+	first, stranger := byCookie("a@example.com", "+4930901820"), byCookie("b@example.com", "+4930901821")
+	keys := first.Identity.Keys()
+	lost := appendLinkKey(nil, key, keys[len(keys)-1])
+	opened, err := Open(t.TempDir(), Options{Log: quiet, Now: time.Now, Lost: []badgerdb.Range{{From: lost, To: lost}}})
+	testenv.Check(t, err)
+	j := start(t, opened)
+	defer closeJournal(t, j)
+	if err := j.Record(ctx, []store.Mark{first}); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("an event that needs a lost key: %v", err)
+	}
+	if err := j.Record(ctx, []store.Mark{newMark(shop, "View", 1, []byte("{}")), first}); store.KindOf(err) != store.KindUncertain {
+		t.Errorf("an event that needs a lost key, behind another one: %v", err)
+	}
+	testenv.Check(t, j.Record(ctx, []store.Mark{stranger}))
+	for i, k := range stranger.Identity.Keys() {
+		links, err := j.LinksOf(ctx, key, k)
+		if err != nil || len(links) != 1 || links[0].Source != store.ByAnyone {
+			t.Errorf("identifier %d of a stranger has the links %v, %v", i, links, err)
+		}
+	}
+}

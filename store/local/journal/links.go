@@ -120,7 +120,9 @@ func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
 			if _, isLinked, err = t.keys.getWritten(t.scratch); err != nil {
 				return err
 			}
-			looked = true
+			if looked = true; !isLinked { // before the links: if one of them fails, a stranger must not be the first
+				t.set(t.scratch, []byte{1}, 0)
+			}
 		}
 		next := now
 		if !same {
@@ -130,10 +132,6 @@ func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
 		}
 		next.source = rules.SourceOfLink(id.Source, next.source, isLinked, now.cookies())
 		t.set(key, next.append(nil), 0)
-	}
-	if looked && !isLinked {
-		t.scratch = appendLinkedKey(t.scratch[:0], m, store.MUIDKey(id.MUID))
-		t.set(t.scratch, []byte{1}, 0)
 	}
 	return nil
 }
@@ -234,7 +232,7 @@ func parseAnyLink(key, value []byte) (m codec.MerchantKey, l store.Link, err err
 // removeLink removes a link, or a former one, unless the identifier was linked otherwise since.
 func (t *transaction) removeLink(m codec.MerchantKey, l store.Link) error {
 	key := appendLinkKey(nil, m, l.Identifier)
-	now, found, err := readLink(orLost(t.keys.getWritten), key) // what is lost need not be removed
+	now, found, err := readLink(t.keys.getWritten, key)
 	if err != nil {
 		return err
 	}

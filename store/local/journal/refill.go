@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"context"
 	"encoding/binary"
 	"time"
 
@@ -28,12 +29,6 @@ func (j *Journal) NewRefill(m codec.MerchantKey) *Refill {
 
 // Link adds a claimed link. Of those of one identifier, the last one counts.
 func (r *Refill) Link(k store.IdentityKey, muid []byte) error {
-	linked := appendLinkedKey(nil, r.m, store.MUIDKey(muid))
-	if isLost(r.j.keys.lost.Load(), linked) { // though the link may not be
-		if err := r.add(linked, missingKey{value: []byte{1}}); err != nil {
-			return err
-		}
-	}
 	return r.add(appendLinkKey(nil, r.m, k), missingKey{value: link{muid: muid}.append(nil)})
 }
 
@@ -53,8 +48,18 @@ func (r *Refill) add(key []byte, v missingKey) error {
 	return nil
 }
 
-// Write writes what is still missing, and returns how much it was.
+// Write writes what is still missing, and returns how much it was. A muid may have links, but have lost the key that says so.
 func (r *Refill) Write() (written int, err error) {
+	lost := r.j.keys.lost.Load()
+	if err := r.j.keys.eachLink(context.Background(), r.m[:], 0, func(m codec.MerchantKey, l store.Link, _ bool) error {
+		linked := appendLinkedKey(nil, m, store.MUIDKey(l.MUID))
+		if !isLost(lost, linked) {
+			return nil
+		}
+		return r.add(linked, missingKey{value: []byte{1}})
+	}); err != nil {
+		return 0, err
+	}
 	var keys []string
 	for key := range r.missing {
 		keys = append(keys, key)

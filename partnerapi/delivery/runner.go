@@ -435,8 +435,7 @@ func (r *runner) readPortion(q store.FeedQuery, wants func(*store.Received) bool
 	return p, err
 }
 
-// requestEvents returns how many events a request has at most, when an earlier one has failed so often: each failure divides
-// them by four.
+// requestEvents returns how many events a request may have after a number of failures in a row. Each divides them by four.
 func requestEvents(l kind.Limits, failures int) int { return max(1, l.Events>>(2*min(failures, 16))) }
 
 // expiring reports whether the oldest events of a destination that fails may be too old to be tried.

@@ -144,8 +144,9 @@ func (x *losing) expectSome(what string) {
 	}
 }
 
-// What damage may have cost is an error until it is written again: no event is recorded twice, none is without its person, and no stranger
-// is trusted. That holds after a restart, after a second damage, and for damage that a start finds.
+// What damage may have cost is an error until it is written again: no event is recorded twice, none is without its person,
+// and no stranger is trusted. That holds after a restart, after a second damage, for damage that a start finds, and after a
+// repair.
 func TestLostKeysAreAnErrorUntilTheyAreWrittenAgain(t *testing.T) {
 	x := &losing{t: t, dir: t.TempDir(), shop: store.NewMerchantID()}
 	x.open()

@@ -44,13 +44,9 @@ func EachEntry(ctx context.Context, dir string, fits func(key []byte) bool, use 
 		ids, _ := unlisted(part) // the error says that a table is missing: the loop finds where
 		ids = slices.AppendSeq(ids, maps.Keys(l.tables))
 		slices.Sort(ids)
-		if len(ids) == 0 && isSealed(name) {
+		sealed := isSealed(name) // its tables follow each other, those of other parts overlap
+		if len(ids) == 0 && sealed {
 			g.lose()
-		}
-		tableEnds := func() {
-			if !isSealed(name) { // the tables of a sealed part follow each other, others overlap
-				g.end()
-			}
 		}
 		next := uint64(1)
 		for _, id := range slices.Compact(ids) {
@@ -59,7 +55,9 @@ func EachEntry(ctx context.Context, dir string, fits func(key []byte) bool, use 
 			}
 			if !l.found && id != next {
 				g.lose()
-				tableEnds()
+				if !sealed {
+					g.end()
+				}
 			}
 			next = id + 1
 			want, isListed := l.tables[id]
@@ -71,7 +69,9 @@ func EachEntry(ctx context.Context, dir string, fits func(key []byte) bool, use 
 			}); err != nil {
 				return nil, err
 			}
-			tableEnds()
+			if !sealed {
+				g.end()
+			}
 		}
 		g.end()
 	}

@@ -27,7 +27,7 @@ type keyStore struct {
 	links linkCache  // the committer's
 	known knownLinks // the committer's
 
-	lost atomic.Pointer[[]badgerdb.Range] // of keys that damage has cost, until Refilled. Set while no commit is under way
+	lost atomic.Pointer[[]badgerdb.Range] // the ranges of keys that damage has cost, until Refilled. It changes while no commit is under way
 
 	mu     sync.RWMutex
 	memory unflushed
@@ -166,7 +166,7 @@ func (k *keyStore) read(key []byte) (value []byte, found bool, err error) {
 
 var errLost = fmt.Errorf("%w: this key may be lost, and is not written again yet", errNotNow)
 
-// isLost reports whether a key that was not found may be lost until a refill writes it. None writes former links.
+// isLost reports whether a key that was not found may be lost until a refill writes it. A refill never writes former links.
 func isLost(lost *[]badgerdb.Range, key []byte) bool {
 	return lost != nil && (key[0] == prefixDedupe || key[0] == prefixLink || key[0] == prefixLinked) &&
 		slices.ContainsFunc(*lost, func(r badgerdb.Range) bool { return r.Has(key) })

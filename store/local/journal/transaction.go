@@ -92,7 +92,7 @@ func (t *transaction) add(m *store.Mark) error {
 			return err
 		}
 	}
-	if m.DedupeID != "" { // now nothing can fail any more
+	if m.DedupeID != "" { // all look-ups are done: nothing can fail any more
 		t.received = binary.BigEndian.AppendUint64(t.received[:0], uint64(t.now.UnixMicro()))
 		t.set(t.eventID[:], t.received, t.expiresAt)
 	}

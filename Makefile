@@ -59,7 +59,7 @@ TEST = GORACE=atexit_sleep_ms=50 GOGC=400 GOTMPDIR=$(or $(TMPDIR),/tmp) TMPDIR=$
 test: needs
 	@out=$$(mktemp -d) && trap 'rm -r $$out' EXIT && export SKIPPED=$$out/skipped && { \
 	{ $(TEST) -p 1 $(PLAIN) || touch $$out/failed; } & \
-	{ $(TEST) -p 1 -run '$(DRILLS)|$(COMMANDS)' $(PROGRAM) $(DRILLED) || touch $$out/failed; } & \
+	{ $(TEST) -p 2 -run '$(DRILLS)|$(COMMANDS)' $(PROGRAM) $(DRILLED) || touch $$out/failed; } & \
 	$(TEST) $(RACE) -p 3 -skip '$(COMMANDS)' $(FIRST) $(filter-out $(PLAIN),$(shell $(GO) list ./...)) || touch $$out/failed; \
 	wait; } | tee $$out/log; \
 	echo "What took longest, in seconds:"; awk '($$1 == "ok" || $$1 == "FAIL") && $$3 ~ /s$$/ { print $$3, $$2 }' $$out/log | sort -rn | head -n 10; \

@@ -30,7 +30,7 @@ import (
 const (
 	damageInterval = 200 * time.Millisecond // between two looks for damage
 	replaceRetry   = 5 * time.Second        // after a failure, doubled after each further one
-	replaceRarest  = 10 * time.Minute
+	replaceRarest  = time.Minute            // the longest time between two tries: answers fail meanwhile
 	diskFailsLong  = 10 * time.Minute // how long a rebuild waits while the disk also returns errors
 )
 

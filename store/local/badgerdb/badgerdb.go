@@ -115,7 +115,7 @@ func Open(dir string, log *slog.Logger) (*DB, error) {
 		return nil, err
 	}
 	if err := cmp.Or(os.RemoveAll(dir+rebuilt), d.open()); err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), d.lock.Close())
+		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), d.unlock())
 	}
 	return d, nil
 }
@@ -130,6 +130,11 @@ func lock(dir string, log *slog.Logger) (*DB, error) {
 		return nil, errors.Join(fmt.Errorf("another process has %s open: %w", dir, err), f.Close())
 	}
 	return &DB{dir: dir, log: log, lock: f}, nil
+}
+
+// unlock does not leave it to Close: a child process that is being started has the file open too, and would keep the lock.
+func (d *DB) unlock() error {
+	return errors.Join(unix.Flock(int(d.lock.Fd()), unix.LOCK_UN), d.lock.Close())
 }
 
 func (d *DB) open() error {
@@ -361,7 +366,7 @@ func (d *DB) Close() error {
 		h.close()
 	}
 	if d.lock != nil {
-		err = errors.Join(err, d.lock.Close())
+		err = errors.Join(err, d.unlock())
 	}
 	return err
 }

@@ -21,7 +21,7 @@ func Rebuild(dir string, log *slog.Logger, write func(dir string) error, before 
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.lock.Close()) }()
+	defer func() { err = errors.Join(err, d.unlock()) }()
 	return rebuild(dir, write, before, func(by string) error {
 		l, part, err := onlyPart(by)
 		if err == nil {

@@ -31,7 +31,7 @@ const (
 	damageInterval = 200 * time.Millisecond // between two looks for damage
 	replaceRetry   = 5 * time.Second        // after a failure, doubled after each further one
 	replaceRarest  = time.Minute            // the longest time between two tries: answers fail meanwhile
-	diskFailsLong  = 10 * time.Minute // how long a rebuild waits while the disk also returns errors
+	diskFailsLong  = 10 * time.Minute       // how long a rebuild waits while the disk also returns errors
 )
 
 // replaceDamaged looks for damage that reads have met, until the engine closes.

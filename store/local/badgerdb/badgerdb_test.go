@@ -14,6 +14,8 @@ import (
 	"slices"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"mtagd/store/local/codec"
 	"mtagd/store/testenv"
 )
@@ -202,6 +204,17 @@ func TestDrillCommitsAreRead(t *testing.T) {
 }
 
 // Versions never come twice, even if a compaction drops what the last commit has written.
+// A child process that is being started has all files of its parent open, until it runs its program.
+func TestCloseGivesUpTheLockThatAChildHas(t *testing.T) {
+	dir := t.TempDir()
+	d := open(t, dir)
+	child, err := unix.Dup(int(d.lock.Fd()))
+	check(t, err)
+	defer unix.Close(child)
+	check(t, d.Close())
+	check(t, open(t, dir).Close())
+}
+
 func TestVersionsGrow(t *testing.T) {
 	dir := t.TempDir()
 	d := open(t, dir)

@@ -203,7 +203,6 @@ func TestDrillCommitsAreRead(t *testing.T) {
 	check(t, d.Close())
 }
 
-// Versions never come twice, even if a compaction drops what the last commit has written.
 // A child process that is being started has all files of its parent open, until it runs its program.
 func TestCloseGivesUpTheLockThatAChildHas(t *testing.T) {
 	dir := t.TempDir()
@@ -215,6 +214,7 @@ func TestCloseGivesUpTheLockThatAChildHas(t *testing.T) {
 	check(t, open(t, dir).Close())
 }
 
+// Versions never come twice, even if a compaction drops what the last commit has written.
 func TestVersionsGrow(t *testing.T) {
 	dir := t.TempDir()
 	d := open(t, dir)

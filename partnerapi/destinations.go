@@ -171,8 +171,8 @@ func (a *api) deleteDestination(ctx context.Context, r *fasthttp.RequestCtx, par
 	}{d.ID, true})
 }
 
-// testDestination sends one event, the newest one that the destination would get, or an example, or shows what would be
-// sent.
+// testDestination sends one event, or only shows what would be sent: the event of the request; without one, the newest that
+// the destination would get; without any, an example.
 func (a *api) testDestination(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	in := struct {
 		Send    *bool         `json:"send"`

@@ -60,7 +60,7 @@ func (a *api) readFeed(mayWait context.Context, r *fasthttp.RequestCtx, partner 
 	if streams {
 		for _, name := range []string{"limit", "wait"} {
 			if p.args.Has(name) {
-				p.reject(name, "is not for a stream, which has no end")
+				p.reject(name, "cannot be used with a stream, which has no end")
 			}
 		}
 		if id := r.Request.Header.Peek("Last-Event-ID"); len(id) > 0 {
@@ -218,7 +218,7 @@ type feedPage struct {
 	more   bool         // there may be more events now
 }
 
-// take adds an event to the page. The first one makes room for so many bytes.
+// take adds an event to the page. With the first one, it allocates room bytes for the page.
 func (p *feedPage) take(e *store.Received, room int) {
 	if p.events == 0 {
 		p.body = make([]byte, 0, room)

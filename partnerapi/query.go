@@ -273,8 +273,8 @@ const (
 	maxIdempotencyKey = 255 // characters
 )
 
-// idempotencyKey returns the Idempotency-Key of a request, "" when it has none. It makes a request that creates something
-// repeatable: see store.OnceWindow.
+// idempotencyKey returns the Idempotency-Key of a request, "" when it has none. With a key, a client can safely repeat a
+// request that creates something: see store.OnceWindow.
 func idempotencyKey(r *fasthttp.RequestCtx) (string, error) {
 	values := r.Request.Header.PeekAll(idempotencyHeader)
 	if len(values) == 0 {

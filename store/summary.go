@@ -52,10 +52,10 @@ type Summary struct {
 	All    Counts
 	Groups []GroupCounts // the largest first, equal ones by Key; nil when Ungrouped
 
-	// Other is the events that are in no group. A summary has at most MaxSummaryGroups groups. Visitors can make up any
-	// number of names, so an engine need not know the largest ones when there are very many: the counts of a group are
-	// exact, but a name may be in Other that has more events. With SummaryQuery.Names, only these names are counted,
-	// and each that has events is a group, as long as there are no more than MaxSummaryGroups.
+	// Other is the events that are in no group. A summary has at most MaxSummaryGroups groups. Their counts are exact. But
+	// they need not be the largest ones, because visitors can make up any number of names: Other may have a name with more
+	// events than a group has. With SummaryQuery.Names, only these names are counted, and each that has events is a group,
+	// unless that makes more than MaxSummaryGroups.
 	Other Counts
 }
 

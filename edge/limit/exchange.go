@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// Exchange connects the limits of several nodes. Once a second each node tells the others what it has given from its
-// buckets, and takes from its own what the others have given. It tells only of keys that have taken a hundredth of their
-// burst since it told of them last: for others it does not matter.
+// Exchange connects the limits of several nodes. Once a second each node sends the others the tokens that it gave from its
+// buckets, and subtracts from its buckets the tokens that the others gave. It leaves out a key until the key has taken a
+// hundredth of its burst.
 //
-// So a limit holds over all nodes, but late. Before a node has heard of the others, each gives what is left in its own
-// bucket: at most a full one. What was given too much is owed, and the rate over all nodes is kept in the long run. Only
-// strict portions do not rely on that.
+// So a limit holds over all nodes, but late: until the nodes hear of each other, each can give a full bucket. Tokens that
+// were given beyond the limit are subtracted later, so the rate over all nodes is kept in the long run. Only strict portions
+// do not rely on that.
 //
-// Nothing waits for the exchange. While it fails, a node counts for itself, and drops what it could not tell: told later, it
-// would refuse events for a load that is long past.
+// Nothing waits for the exchange. While it fails, each node counts for itself, and drops the counts that it could not send:
+// sent later, they would make nodes refuse events for a load that is long past.
 type Exchange struct {
 	seed Seed
 	now  func() time.Time

@@ -190,8 +190,8 @@ func (d *DB) Get(key []byte) (value []byte, found bool, err error) {
 }
 
 // FilterTables makes look-ups of new keys as cheap as before a restart: it reads the tables that are in no filter yet, and
-// adds their keys to the filter of their part. Other calls may run meanwhile. It calls pace between blocks. After an error,
-// the tables of the part in which it was met, and of later parts, are still asked one by one.
+// adds their keys to the filter of their part. Other calls may run meanwhile. It calls pace between blocks. When it fails
+// in a part, look-ups still search the tables of that part and of later parts one by one.
 func (d *DB) FilterTables(ctx context.Context, pace func()) error {
 	parts := d.acquire()
 	defer d.release(parts)

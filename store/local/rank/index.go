@@ -165,7 +165,7 @@ func (x *Index) Replay(events []codec.Event, last uint64) error {
 	}
 	x.progress.note(last, nil)
 	if x.entries/x.mergeEntries == before/x.mergeEntries {
-		return nil // also on a full disk, a merge is tried only after so many more entries
+		return nil // also on a full disk, where merges fail, the next one is tried only after another mergeEntries
 	}
 	if len(x.unmerged.trees) == 0 {
 		x.unmerged = x.freeze()

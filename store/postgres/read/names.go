@@ -76,7 +76,7 @@ type nameReader struct {
 	last   string // the counters' names up to this one were read
 	ended  bool   // all names were read
 	unused []node // names that were read and not returned yet
-	least  int    // how many names next returns at least, if there are so many
+	least  int    // how many names next returns at least, unless the selection has fewer
 }
 
 const (

@@ -175,9 +175,9 @@ func (p *params) timeRange(startName, endName string) (from, to *time.Time) {
 	return from, to
 }
 
-// instant returns the value of a parameter that must be a date or an RFC 3339 time; a date is its first moment. It is nil
-// when the parameter is not given. end is when the day or the second ends that the value stands for. It is the value itself
-// when the time has a fraction.
+// instant returns the value of a parameter that must be a date or an RFC 3339 time; a date is its first moment. It returns
+// nil when the parameter is not given. end is the end of the day for a date, and the end of the second for a time without a
+// fraction; for a time with a fraction it is the time itself.
 func (p *params) instant(name string) (at *time.Time, end time.Time) {
 	value, given := p.text(name)
 	if !given {

@@ -27,8 +27,8 @@ type Platform struct {
 
 	// Event returns the platform's form of an event, or why the event is not sent.
 	Event func(a *Account, name string, e *Event) (map[string]any, *Refusal)
-	// Shop has the platform's names for products and values, which are put into the object ShopInto of what Event returns.
-	// When that is empty, Event adds them itself.
+	// Shop has the platform's names for products and values. They are put into the object named ShopInto in the result of
+	// Event. When ShopInto is empty, Event adds them itself.
 	Shop     ShopNames
 	ShopInto string
 	// MapInto is the object of what Event returns in which a merchant's mapping sets fields; empty: all of it.

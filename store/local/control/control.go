@@ -88,9 +88,9 @@ type Data struct {
 // fileName is the name of the file in the data directory.
 const fileName = "control.db"
 
-// Format is the version of the file's layout. It also stands for that of the whole data directory, because it is read first:
-// the former version is that of directories in which Badger wrote the tables (package badgerdb), with the same control.db. A
-// version with one wrong bit is recognised, so the next version is "10", which has more bits.
+// Format is the version of the whole data directory; control.db has it, because it is read first. Directories of the former
+// version have the same control.db, but Badger wrote their tables (package badgerdb). A version with one wrong bit is still
+// recognised as this one. So the next version must differ in more bits: "10".
 const (
 	Format       = "5"
 	formerFormat = "2"

@@ -77,9 +77,9 @@ const (
 
 	// At twice as many entries nothing is applied until the merge is done: the queue fills, and then commits wait.
 	//
-	// While the disk is full, merges are retried until maxUnmerged entries wait for one. The journal then accepts nothing,
-	// so all that still comes is what was accepted before: its queue of 32 MiB and this package's, which together have less
-	// than twice mergeEntries.
+	// While the disk is full, merges fail and are retried, until maxUnmerged entries wait for one. That is enough: on a full
+	// disk the journal accepts no events, and the events that wait in its queue (32 MiB) and in this package's are less than
+	// twice mergeEntries.
 	maxUnmerged = 8 * mergeEntries
 
 	// applyPiece is from how many events on a batch is applied in several pieces, each of whole chunks: listings wait

@@ -24,8 +24,8 @@ const writePatience = 10 * time.Second
 // client that reads slowly does not hold up the stop of the service.
 const endPatience = time.Second
 
-// streamedBody is the body of an answer that is made while it is sent. fasthttp has it written by the goroutine of the
-// connection, when the handler has returned.
+// streamedBody is the body of an answer that is made while it is sent. The goroutine of the connection writes it, after the
+// handler has returned.
 type streamedBody struct {
 	ctx     context.Context // ends when nobody reads the answer any more, or when the service stops
 	conn    net.Conn

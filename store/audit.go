@@ -83,8 +83,8 @@ func (l AuditLimits) Quota(held []int) int {
 	return l.Partners
 }
 
-// Holder returns the partner among whose entries this one counts; "" for operators: an entry of what an operator has
-// done, or of what is no partner's.
+// Holder returns the partner whose limit of entries an entry counts for. It returns "" if an operator made the change, or if
+// no partner is concerned: such entries count for the operators.
 func (e AuditEntry) Holder() PartnerID {
 	if e.Actor.Kind == ByOperator {
 		return ""

@@ -164,8 +164,8 @@ func CheckName(field, name string) (string, error) {
 	return name, nil
 }
 
-// isDeceptive reports whether a name has a character that makes it look like another one, or breaks a line of a log or a
-// terminal: one that is not seen, unless it changes what is beside it.
+// isDeceptive reports whether a name has a character that nobody sees. Such a character can make the name look like another
+// one, or break a line of a log or a terminal. It is allowed where it changes how its neighbour looks.
 func isDeceptive(name string) bool {
 	all := []rune(name)
 	for i, c := range all {

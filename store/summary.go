@@ -44,9 +44,9 @@ const (
 	MaxSummaryMerchants = 100
 )
 
-// Summary is the exact number of events in each bucket, all as of one moment. The buckets follow each other without a gap:
-// those without events are among them. Without From, the first one is that of the merchants' first event, whatever else the
-// query filters by, or a later one that has all earlier events too (Starts). Without events there is none then.
+// Summary is the exact number of events in each bucket, all as of one moment. The buckets follow each other without a gap,
+// so some may have no events. Without From, the first bucket is that of the merchants' first event, whatever else the query
+// filters by, or a later bucket that has all earlier events too (Starts); if they have no events, there are no buckets.
 type Summary struct {
 	Starts []time.Time // when each bucket begins; UTC
 	All    Counts

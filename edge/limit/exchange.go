@@ -32,8 +32,8 @@ type Exchange struct {
 	noted  [1 + tellTakes]map[spentKey]*spent // since the last exchange, between it and the one before, and so on
 }
 
-// tellTakes is after how many exchanges all nodes have heard what was noted before: they send once a second, but not at the
-// same time.
+// tellTakes is how many exchanges it takes until all nodes know what this one noted before: nodes send once a second, but
+// not at the same time.
 const tellTakes = 2
 
 // Table is one of the sets of buckets that nodes share.

@@ -38,8 +38,8 @@ type Client struct {
 	url, key string
 }
 
-// New returns a client of a server: the base host with your API key, or a tag host with a secret of the merchant. A tag host
-// needs no key. url is such as https://api.example.net.
+// New returns a client of the server at a URL such as https://api.example.net. key is your API key for the base host, and a
+// secret of the merchant, or empty, for a tag host.
 func New(url, key string) *Client {
 	return &Client{HTTP: http.DefaultClient, Attempts: 5, Backoff: 200 * time.Millisecond, Timeout: time.Minute, url: strings.TrimSuffix(url, "/"), key: key}
 }

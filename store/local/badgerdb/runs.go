@@ -153,7 +153,7 @@ func (f *keyFilter) mayHave(hash uint32) bool {
 type newest struct {
 	codec.Entry
 	known          bool
-	table, reading uint64 // the number of the entry's table, and of the one that is read: of a version, the newest table counts
+	table, reading uint64 // numbers: the entry's table, and the table that is read. Of equal versions, the one in the newest table counts
 }
 
 func (n *newest) take(version uint64, v y.ValueStruct) {

@@ -82,8 +82,8 @@ const (
 	// twice mergeEntries.
 	maxUnmerged = 8 * mergeEntries
 
-	// applyPiece is from how many events on a batch is applied in several pieces, each of whole chunks: listings wait
-	// for one piece, and not for the batch, which may take 10 ms.
+	// A batch of more than applyPiece events is applied in several pieces, each of whole chunks: listings wait for one
+	// piece, and not for the batch, which may take 10 ms.
 	applyPiece = 256
 
 	// maxQueue is how many commits may wait to be applied. Applying is several times as fast as committing, so the queue

@@ -11,7 +11,7 @@ import (
 // Removing entries changes the nodes above them, like adding does. A node without entries below it is taken out of its
 // parent. Changed neighbours become one node when they fit into one. An unchanged neighbour is not loaded for that.
 
-// removeKeys removes these entries, which are sorted, from below c. Nothing may be left below it then.
+// removeKeys removes these entries, which are sorted, from below c. It may leave c without entries.
 func (c *child) removeKeys(keys []entry, load loader) (removed tally, err error) {
 	n, err := c.open(load)
 	if err != nil {

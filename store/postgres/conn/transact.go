@@ -51,8 +51,8 @@ const (
 	beginQuery    = BeginSnapshot + "SET LOCAL statement_timeout = '20s'"
 )
 
-// reserved is how many connections reads leave to events, to changes and to the follower. Slow reads must not keep these
-// waiting: the node would take it that the database does not answer.
+// reserved is how many connections reads leave to events, to changes and to the follower. If slow reads kept these waiting,
+// the node would conclude that the database does not answer.
 const reserved = 4
 
 // newReads returns the budget of reads. Its holders take turns, and one may have at most half of them under way: each

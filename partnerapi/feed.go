@@ -51,10 +51,7 @@ func (a *api) readFeed(mayWait context.Context, r *fasthttp.RequestCtx, partner 
 	merchant := p.id("merchantId")
 	f.bot = p.flag("isBot")
 	f.after = store.Cursor(p.id("after"))
-	f.limit = p.number("limit", eventsPerRead)
-	if f.limit > maxRead {
-		p.reject("limit", "must be at most %d", maxRead)
-	}
+	f.limit = p.number("limit", eventsPerRead, maxRead)
 	f.wait = p.seconds("wait", maxWait)
 	streams := acceptsStream(r)
 	if streams {

@@ -99,9 +99,9 @@ func (p *params) part(name string) string {
 	return value
 }
 
-// number returns the value of a parameter that must be a whole number of 1 or more, in plain digits. It is absent when
-// the parameter is not given, and math.MaxInt when the number is larger than that.
-func (p *params) number(name string, absent int) int {
+// number returns the value of a parameter that must be a whole number from 1 to most, in plain digits. It is absent when the
+// parameter is not given.
+func (p *params) number(name string, absent, most int) int {
 	value, given := p.text(name)
 	if !given {
 		return absent
@@ -111,7 +111,10 @@ func (p *params) number(name string, absent int) int {
 		p.reject(name, "must be a whole number, 1 or more")
 		return absent
 	}
-	return int(min(n, math.MaxInt))
+	if n > uint64(most) {
+		p.reject(name, "must be at most %d", most)
+	}
+	return int(min(n, uint64(most)))
 }
 
 // word returns the value of a parameter that must be one of words. It is the first of them when the parameter is not
@@ -230,14 +233,11 @@ type window struct{ page, limit int }
 // window reads the parameters page and limit.
 func (p *params) window(defaultLimit int) window {
 	w := window{
-		page:  p.number("page", 1),
-		limit: p.number("limit", defaultLimit),
+		page:  p.number("page", 1, math.MaxInt),
+		limit: p.number("limit", defaultLimit, maxLimit),
 	}
 	if w.page > maxPage {
 		p.reject("page", "is too large")
-	}
-	if w.limit > maxLimit {
-		p.reject("limit", "must be at most %d", maxLimit)
 	}
 	return w
 }

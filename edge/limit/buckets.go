@@ -234,17 +234,18 @@ func (b *Buckets) tell(k Key, l *level, n int64, r Rate) {
 	if b.share == nil {
 		return
 	}
-	if l.mine += float64(n); l.mine >= r.Burst*tellShare && b.share.note(spent{b.table, k, l.mine, r}) {
+	if l.mine += float64(n); l.mine >= r.Burst*tellShare && b.share.note(spent{spentKey{b.table, k}, l.mine, r}) {
 		l.mine = 0
 	}
 }
 
 // hear takes what another node has given from the same bucket.
 func (b *Buckets) hear(other spent, now time.Time) {
-	s := &b.sets[other.key%numSets]
+	k := other.Bucket.Key
+	s := &b.sets[k%numSets]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.find(other.key, other.rate, now.UnixNano()).take(other.tokens, other.rate)
+	s.find(k, other.Rate, now.UnixNano()).take(other.Tokens, other.Rate)
 }
 
 // find returns the level of a key, as of now. A key without a place gets that of the bucket which is full, or will be

@@ -35,7 +35,7 @@ func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) {
 	}
 	sc := scratchPool.Get().(*scratch)
 	if refused := sc.fields.readMark(&sc.marks[0], tag, body, from); refused != nil {
-		s.metrics.events[eventRefused].Inc()
+		s.events[eventRefused].Inc()
 		refused = refusalOf(ctx, refused)
 		refused.send(ctx)
 		s.reports.refused(ctx, tag, from, refused, &sc.fields, body)
@@ -107,7 +107,7 @@ func (s *Server) parseBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *send
 	var refused *answer
 	b.events, b.results, b.marks = b.events[:0], b.results[:0], b.marks[:0]
 	if b.elements, refused = splitBatch(b.elements[:0], body); refused != nil {
-		s.metrics.events[eventRefused].Inc()
+		s.events[eventRefused].Inc()
 		refused = refusalOf(ctx, refused)
 		refused.send(ctx)
 		s.reports.refused(ctx, tag, from, refused, nil, nil)
@@ -124,7 +124,7 @@ func (s *Server) parseBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *send
 		if b.results[i] = b.events[i].readMark(&m, tag, element, from); b.results[i] == nil {
 			b.marks = append(b.marks, m)
 		} else {
-			s.metrics.events[eventRefused].Inc()
+			s.events[eventRefused].Inc()
 			s.reports.refused(ctx, tag, from, b.results[i], &b.events[i], element)
 		}
 	}
@@ -149,23 +149,21 @@ func appendResults(b []byte, good int, results []*answer) []byte {
 	return append(b, "]}"...)
 }
 
-// outcome counts a mark by the Outcome that the engine has set, and returns the answer for it.
+// markResults are the counter and the answer of a mark, by the Outcome that the engine has set.
+var markResults = [...]struct {
+	counter eventOutcome
+	answer  *answer
+}{
+	store.Recorded:   {eventRecorded, accepted},
+	store.Duplicate:  {eventDuplicate, accepted},
+	store.Unresolved: {eventUnresolved, noMUIDFound},
+	store.Suppressed: {eventSuppressed, personSuppressed},
+	store.Removed:    {eventRefused, tagNotFound},
+}
+
+// outcome counts a mark, and returns the answer for it.
 func (s *Server) outcome(m *store.Mark) *answer {
-	switch m.Outcome {
-	case store.Recorded:
-		s.metrics.events[eventRecorded].Inc()
-		return accepted
-	case store.Duplicate:
-		s.metrics.events[eventDuplicate].Inc()
-		return accepted
-	case store.Suppressed:
-		s.metrics.events[eventSuppressed].Inc()
-		return personSuppressed
-	case store.Removed:
-		s.metrics.events[eventRefused].Inc()
-		return tagNotFound
-	default:
-		s.metrics.events[eventUnresolved].Inc()
-		return noMUIDFound
-	}
+	result := &markResults[m.Outcome]
+	s.events[result.counter].Inc()
+	return result.answer
 }

@@ -414,8 +414,8 @@ func (s *Service) Get(ctx context.Context, m store.MerchantID, id string) (d Des
 func (s *Service) List(ctx context.Context, m store.MerchantID) (all []Destination, err error) {
 	docs, err := s.Engine.Destinations(ctx, m)
 	for _, doc := range docs {
-		var d Destination
-		if err := json.Unmarshal(doc.Content, &d); err != nil {
+		d, err := decodeDestination(doc)
+		if err != nil {
 			return nil, err
 		}
 		all = append(all, d)

@@ -98,7 +98,7 @@ func (r *runner) finish(rt *route, d *round, n int, now time.Time) {
 		counted[d.fates[i]]++
 		switch d.fates[i] {
 		case delivered:
-			r.sh.s.metrics.delivered(now.Sub(d.items[i].event.ReceivedAt))
+			r.sh.s.metrics.lag.Observe(now.Sub(d.items[i].event.ReceivedAt).Seconds())
 		case dead:
 			r.letterOf(d, i, i+1, now)
 		case expired:

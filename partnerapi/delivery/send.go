@@ -316,7 +316,8 @@ func (l *lane) request(rt *route, request kind.Request, of []*kind.Event) {
 		l.d.deliveries = slices.Delete(l.d.deliveries, 0, n-keptDeliveries)
 	}
 	l.mu.Unlock()
-	sh.s.metrics.request(rt.Type, state, sent.took)
+	sh.s.metrics.requests.WithLabelValues(rt.Type, string(state)).Inc()
+	sh.s.metrics.took.Observe(sent.took.Seconds())
 	set := func(at int, f fate, reason string) { l.d.fates[of[at].Place], l.d.reasons[of[at].Place] = f, reason }
 	switch {
 	case v.Outcome == kind.Refused && len(of) > 1: // perhaps one event is the reason

@@ -71,9 +71,9 @@ type readerBuffer struct {
 	data  []byte // the reader's buffer, from its start to the end of the last read
 	fresh bool   // data was read since the last request was answered, so the current request begins at its start
 
-	// ended reports whether data ends with the last chunk of a body. When fasthttp has just read a request with a chunked body,
-	// there are then no trailers, and no other request follows yet; fasthttp accepts line feeds alone there. It is kept
-	// because data may be another connection's once a request was read.
+	// ended is whether data ends with the last chunk of a body. Then a request with a chunked body, which fasthttp has just
+	// read, has no trailers, in which fasthttp accepts line feeds alone, and no other request follows yet. It is noted with
+	// each read: once the request was read, data may be another connection's.
 	ended bool
 }
 

@@ -46,8 +46,7 @@ func RateFor(perSecond float64, burst time.Duration) Rate {
 // take a little more than it should. No key ever gets less.
 type Buckets struct {
 	sets  [numSets]set // first, so that cache lines begin where sets begin
-	own   maphash.Seed // of keys, without other nodes: this hash is faster
-	seed  Seed         // of keys, with other nodes
+	own   maphash.Seed // of keys, without other nodes: this hash is faster than that with share.seed
 	share *Exchange    // nil: there are no other nodes
 	table Table        // among those that are shared
 }
@@ -87,30 +86,29 @@ func NewBuckets() *Buckets { return &Buckets{own: maphash.MakeSeed()} }
 
 // Key returns the key of a name. Names of different kinds have different keys.
 func (b *Buckets) Key(kind byte, name string) Key {
-	return b.hash(name).of(kind)
-}
-
-func (b *Buckets) hash(name string) Key {
-	if b.share == nil {
-		return Key(maphash.String(b.own, name))
-	}
-	bytes := unsafe.Slice(unsafe.StringData(name), len(name)) // only read; a copy would be allocated
-	return Key(siphash.Hash(b.seed[0], b.seed[1], bytes))
+	return b.hash(bytesOf(name)).of(kind)
 }
 
 // AddressKey returns the key of an address.
 func (b *Buckets) AddressKey(kind byte, address netip.Addr) Key {
 	bytes := address.As16()
-	if b.share == nil {
-		return Key(maphash.Bytes(b.own, bytes[:])).of(kind)
-	}
-	return Key(siphash.Hash(b.seed[0], b.seed[1], bytes[:])).of(kind)
+	return b.hash(bytes[:]).of(kind)
 }
 
 // PairKey returns the key of a name together with an address.
 func (b *Buckets) PairKey(kind byte, name string, address netip.Addr) Key {
-	return b.AddressKey(kind, address) ^ b.hash(name)
+	return b.AddressKey(kind, address) ^ b.hash(bytesOf(name))
 }
+
+func (b *Buckets) hash(name []byte) Key {
+	if b.share == nil {
+		return Key(maphash.Bytes(b.own, name))
+	}
+	return Key(siphash.Hash(b.share.seed[0], b.share.seed[1], name))
+}
+
+// bytesOf returns the bytes of a name, which must not be changed. A copy would be allocated.
+func bytesOf(name string) []byte { return unsafe.Slice(unsafe.StringData(name), len(name)) }
 
 // of makes the key of one kind. The kinds of a name are in the same set.
 func (k Key) of(kind byte) Key {

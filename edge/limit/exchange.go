@@ -85,7 +85,7 @@ func (x *Exchange) NewBuckets(t Table) *Buckets {
 	if x == nil {
 		return b
 	}
-	b.seed, b.share, b.table = x.seed, x, t
+	b.share, b.table = x, t
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.tables[t] = b

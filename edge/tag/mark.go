@@ -70,18 +70,15 @@ var batchPool = sync.Pool{New: func() any { return new(batch) }}
 func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, body []byte) {
 	b := batchPool.Get().(*batch)
 	if s.parseBatch(ctx, tag, from, body, b) && (len(b.marks) == 0 || s.record(ctx, tag, from, b.marks)) {
-		good, marks := 0, b.marks
+		marks := b.marks
 		for i := range b.results {
 			if b.results[i] == nil {
 				b.results[i] = s.outcome(&marks[0])
 				s.reports.result(ctx, tag, from, b.results[i], &b.events[i], marks[0].Raw)
 				marks = marks[1:]
 			}
-			if b.results[i] == accepted {
-				good++
-			}
 		}
-		sendJSON(ctx, fasthttp.StatusOK, appendResults(nil, good, b.results))
+		sendJSON(ctx, fasthttp.StatusOK, batchAnswer(b.results))
 	}
 	b.clear()
 	batchPool.Put(b) // not deferred: see mark
@@ -131,13 +128,15 @@ func (s *Server) parseBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *send
 	return true
 }
 
-func appendResults(b []byte, good int, results []*answer) []byte {
-	size := 64
+// batchAnswer returns the body of the answer to a batch.
+func batchAnswer(results []*answer) []byte {
+	size, good := 64, 0
 	for _, r := range results {
-		size += len(r.result) + 1
+		if size += len(r.result) + 1; r == accepted {
+			good++
+		}
 	}
-	b = slices.Grow(b, size)
-	b = append(b, `{"accepted":`...)
+	b := append(make([]byte, 0, size), `{"accepted":`...)
 	b = strconv.AppendInt(b, int64(good), 10)
 	b = append(b, `,"results":[`...)
 	for i, r := range results {

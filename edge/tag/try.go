@@ -74,17 +74,14 @@ func (t *trial) body(ctx context.Context, r *fasthttp.RequestCtx) error {
 		t.Findings = append(t.Findings, refusalFinding(refused, nil))
 		return nil
 	}
-	results, good := make([]*answer, len(elements)), 0
+	results := make([]*answer, len(elements))
 	for i, element := range elements {
 		var err error
 		if results[i], err = t.event(ctx, r, "/"+strconv.Itoa(i), element); err != nil {
 			return err
 		}
-		if results[i] == accepted {
-			good++
-		}
 	}
-	t.Status, t.Answer = fasthttp.StatusOK, appendResults(nil, good, results)
+	t.Status, t.Answer = fasthttp.StatusOK, batchAnswer(results)
 	return nil
 }
 

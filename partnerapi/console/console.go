@@ -16,7 +16,8 @@
 // # Sessions
 //
 // Whoever signs in with an API key, or with a link that an operator has made, gets a session: a random text of 160 bits in a
-// cookie (package cookie). It is control data, of which only a hash is stored. Two other ways were weighed:
+// cookie (package cookie). It is control data, of which only a hash is stored. The audit log has its beginning and its end.
+// Two other ways were weighed:
 //
 //   - A sealed cookie that says who is signed in needs no record. But signing out must end a session at once, also for
 //     whoever has copied the cookie. So every machine of the service would need a list of the ended sessions: a record after

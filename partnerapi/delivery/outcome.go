@@ -80,10 +80,10 @@ func (r *runner) pause(why string) {
 		ctx := context.WithoutCancel(sh.ctx)
 		merchant, err := sh.s.Engine.Merchant(ctx, m)
 		if err == nil {
-			err = sh.s.update(ctx, merchant, id, existing(func(d *Destination) (string, error) {
+			err = sh.s.update(ctx, merchant, id, func(d *Destination) (string, error) {
 				d.Paused, d.PausedReason = true, why
 				return "paused: " + why, nil
-			}))
+			})
 		}
 		if err != nil && store.KindOf(err) != store.KindNotFound {
 			sh.s.Log.Error("the pause of a destination could not be noted", "destination", id, "error", err)

@@ -190,7 +190,7 @@ func (b *Buckets) GiveBack(all []Portion, now time.Time) {
 	b.Settle(all, 0, now)
 	for _, p := range all {
 		if !p.Strict {
-			b.Spend(p.Key, -p.Tokens, p.Rate, now)
+			b.spend(p.Key, -p.Tokens, p.Rate, now)
 		}
 	}
 }
@@ -214,8 +214,8 @@ func (b *Buckets) mayBeEmpty(p *Portion, l *level) bool {
 	return l.taken*others >= left && (l.mine+b.share.untold(b.table, p.Key))*others >= left
 }
 
-// Spend takes n tokens from a bucket even if it is empty, or puts back as many when n is less than 0.
-func (b *Buckets) Spend(k Key, n int64, r Rate, now time.Time) { b.change(k, n, n, r, now) }
+// spend takes n tokens from a bucket even if it is empty, or puts back as many when n is less than 0.
+func (b *Buckets) spend(k Key, n int64, r Rate, now time.Time) { b.change(k, n, n, r, now) }
 
 // change takes n tokens from a bucket, and notes for the other nodes that some were taken.
 func (b *Buckets) change(k Key, n, taken int64, r Rate, now time.Time) {

@@ -14,7 +14,7 @@ type Platform struct {
 	Name     string
 	Endpoint string   // the URL of its API
 	Consent  []string // nil: AdConsent
-	Secret   Secret   // zero: AccessToken
+	Secret   Secret   // zero: accessToken
 	Settings []Setting
 	Limits   Limits
 
@@ -43,7 +43,7 @@ type Platform struct {
 
 // Names that platforms have in common.
 const (
-	AccessToken = "accessToken"
+	accessToken = "accessToken"
 	eventNames  = "eventNames"
 	conversions = "conversions"
 	endpoint    = "endpoint"
@@ -69,7 +69,7 @@ var number = regexp.MustCompile(`^[0-9]{1,20}$`)
 // Kind returns the kind of the destinations at the platform.
 func (p Platform) Kind() Kind {
 	if p.Secret.Name == "" {
-		p.Secret.Name = AccessToken
+		p.Secret.Name = accessToken
 	}
 	p.Secret.Required = true
 	if p.Consent == nil {

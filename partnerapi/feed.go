@@ -57,7 +57,7 @@ func (a *api) readFeed(mayWait context.Context, r *fasthttp.RequestCtx, partner 
 	if streams {
 		for _, name := range []string{"limit", "wait"} {
 			if p.args.Has(name) {
-				p.reject(name, "cannot be used with a stream, which has no end")
+				p.reject(name, "is not for a stream, which has no end")
 			}
 		}
 		if id := r.Request.Header.Peek("Last-Event-ID"); len(id) > 0 {

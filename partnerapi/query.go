@@ -111,10 +111,11 @@ func (p *params) number(name string, absent, most int) int {
 		p.reject(name, "must be a whole number, 1 or more")
 		return absent
 	}
-	if n > uint64(most) {
+	number := int(min(n, math.MaxInt))
+	if number > most {
 		p.reject(name, "must be at most %d", most)
 	}
-	return int(min(n, uint64(most)))
+	return number
 }
 
 // word returns the value of a parameter that must be one of words. It is the first of them when the parameter is not
@@ -233,7 +234,7 @@ type window struct{ page, limit int }
 // window reads the parameters page and limit.
 func (p *params) window(defaultLimit int) window {
 	w := window{
-		page:  p.number("page", 1, math.MaxInt),
+		page:  p.number("page", 1, math.MaxInt), // any larger number is read as this one
 		limit: p.number("limit", defaultLimit, maxLimit),
 	}
 	if w.page > maxPage {

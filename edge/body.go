@@ -46,7 +46,7 @@ func (f *front) checkChunks(ctx *fasthttp.RequestCtx, c *conn) {
 		c.body.release() // it has reserved a MiB, because its length was not known
 		c.body = nil
 	}
-	if !c.buffer.endsWithLastChunk() {
+	if !c.buffer.ended {
 		ctx.SetConnectionClose() // a proxy in front may read the end of this request in another way
 	}
 }

@@ -23,8 +23,7 @@ type Config struct {
 	// AddressEvents is, with Limits, how many requests and events one client address may send in a second. 0: no limit.
 	AddressEvents int
 
-	// PartnerAPI answers on the base host. When ClientTagHost is the same host, the paths of the tag protocol are not
-	// its own.
+	// PartnerAPI answers on the base host, except the paths of the tag protocol when ClientTagHost is the same host.
 	PartnerAPI fasthttp.RequestHandler
 	// PartnerNeedsBody reports whether the answer of PartnerAPI may depend on the body of a request, of which only the
 	// head has arrived. When it does not, the request is answered without its body. nil: every answer may.

@@ -34,7 +34,7 @@ func accept(t *testing.T) (c *conn, client net.Conn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { accepted.Close() })
-	return new(connections).add(accepted.(*net.TCPConn)), client
+	return newConnections().add(accepted.(*net.TCPConn)), client
 }
 
 // When an answer comes before its request was read, Close reads the rest, whatever deadline there was: the client can

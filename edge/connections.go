@@ -15,7 +15,7 @@ import (
 	"mtagd/edge/limit"
 )
 
-// connections is the set of open connections of all listeners together. The zero value is empty and has no limits.
+// connections is the set of open connections of all listeners together.
 type connections struct {
 	limit     int           // how many may be open; 0: no limit
 	perClient int           // how many of them one client may have; 0: no limit
@@ -32,11 +32,11 @@ type connections struct {
 	left      *sync.Cond         // a connection or a listener was removed
 }
 
-func (o *connections) makeMaps() {
-	if o.all == nil {
-		o.accepting, o.all, o.ofClient = map[net.Listener]struct{}{}, map[*conn]struct{}{}, map[netip.Addr]int{}
-		o.left = sync.NewCond(&o.mu)
-	}
+// newConnections returns an empty set without limits.
+func newConnections() *connections {
+	o := &connections{accepting: map[net.Listener]struct{}{}, all: map[*conn]struct{}{}, ofClient: map[netip.Addr]int{}}
+	o.left = sync.NewCond(&o.mu)
+	return o
 }
 
 // startAccepting notes a listener until endAccepting. When the server is stopping, it closes the listener and returns false.
@@ -47,7 +47,6 @@ func (o *connections) startAccepting(ln net.Listener) bool {
 		_ = ln.Close() // it has accepted nothing
 		return false
 	}
-	o.makeMaps()
 	o.accepting[ln] = struct{}{}
 	return true
 }
@@ -65,7 +64,6 @@ func (o *connections) add(tcp *net.TCPConn) *conn {
 	c.closed, c.isStopping = func() { o.remove(c) }, o.stopping.Load
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.makeMaps()
 	for o.limit > 0 && len(o.all) >= o.limit {
 		o.makeRoom()
 		o.left.Wait()
@@ -146,7 +144,6 @@ func (o *connections) stopReading(of func(*conn) bool) {
 func (o *connections) wait(ctx context.Context) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.makeMaps()
 	defer context.AfterFunc(ctx, func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()

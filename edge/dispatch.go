@@ -107,10 +107,11 @@ func (d *dispatcher) admit(ctx *fasthttp.RequestCtx, v *requestInfo) (target, bo
 	return t, false
 }
 
-// admitClient takes a token of the client's address. When there is none, it replaces the answer by a 429 and returns
-// false. Every request takes one, except those of an authenticated partner, who has a limit of its own, and GET /health.
-// The tag protocol takes it itself: it also counts the events. A request to the partner API is answered first, because
-// only then it is known whether its key is valid: without one, its answer costs no more than a refusal.
+// admitClient takes a token from the bucket of the client's address. When the bucket is empty, it replaces the answer by a
+// 429 and returns false. Two kinds of requests take no token: GET /health, and those with a valid API key, as partners
+// have limits of their own. Requests to the tag protocol take theirs in package tag, one for each event. A request to the
+// partner API takes it after it was answered: only then it is known whether its key is valid, and a 401 costs no more
+// than a 429.
 func (d *dispatcher) admitClient(ctx *fasthttp.RequestCtx, v *requestInfo) bool {
 	wait := d.Clients.Take(ctx, clientaddr.Of(ctx.RemoteAddr()), 1, d.Now())
 	if wait == 0 {

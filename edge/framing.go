@@ -70,7 +70,11 @@ const maxHeaderBytes = 16 << 10
 type readerBuffer struct {
 	data  []byte // the reader's buffer, from its start to the end of the last read
 	fresh bool   // data was read since the last request was answered, so the current request begins at its start
-	ended bool   // data ends with the last chunk of a body. Once a request was read, data may be another connection's
+
+	// ended is whether data ends with the last chunk of a body. Then a request with a chunked body, which fasthttp has just
+	// read, has no trailers, in which fasthttp accepts line feeds alone, and no other request follows yet. It is noted with
+	// each read: once the request was read, data may be another connection's.
+	ended bool
 }
 
 // note takes a read of n bytes into b. It must be called with each read that fasthttp makes.
@@ -124,7 +128,3 @@ func (r *readerBuffer) checkHead(b []byte) error {
 }
 
 var errBareHead = errors.New("the head of a request ends with a line feed alone")
-
-// endsWithLastChunk reports whether a request with a chunked body, which fasthttp has just read, ends with the last chunk
-// and the data too: there are no trailers, and no other request follows yet. fasthttp accepts line feeds alone there.
-func (r *readerBuffer) endsWithLastChunk() bool { return r.ended }

@@ -79,13 +79,8 @@ func (l *listener) acceptTCP() (*net.TCPConn, error) {
 }
 
 func (l *listener) isProxy(address net.Addr) bool {
-	if len(l.trusted) == 0 {
-		return false
-	}
-	at, err := netip.ParseAddrPort(address.String())
-	return err == nil && slices.ContainsFunc(l.trusted, func(network netip.Prefix) bool {
-		return network.Contains(at.Addr().Unmap().WithZone(""))
-	})
+	exact := clientaddr.Exact(address)
+	return slices.ContainsFunc(l.trusted, func(network netip.Prefix) bool { return network.Contains(exact) })
 }
 
 func (l *listener) setClient(c *conn, address net.Addr) bool {

@@ -55,7 +55,7 @@ type Server struct {
 	http       *fasthttp.Server // of Serve: answers everything over plain HTTP
 	https      *fasthttp.Server // of ServeTLS: answers everything over TLS
 	plain      *fasthttp.Server // of ServePlain: answers challenges and redirects to HTTPS
-	open       connections
+	open       *connections
 	bodies     *bodies
 }
 
@@ -66,7 +66,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	d := newDispatcher(cfg)
-	s := &Server{dispatcher: d, bodies: newBodies()}
+	s := &Server{dispatcher: d, open: newConnections(), bodies: newBodies()}
 	s.open.limit = most
 	s.open.interval = rateInterval
 	s.open.perClient = min(cfg.ConnectionsPerAddress, most/clientsAtLeast)
@@ -113,7 +113,7 @@ func (s *Server) ServeTLS(ln net.Listener) error {
 func (s *Server) ServePlain(ln net.Listener) error { return s.serve(s.plain, s.accepting(ln, nil)) }
 
 func (s *Server) accepting(ln net.Listener, tls *handshakes) net.Listener {
-	return &listener{ln, &s.open, s.dispatcher.TrustedProxies, tls, s.dispatcher.Refusals, s.dispatcher.Log}
+	return &listener{ln, s.open, s.dispatcher.TrustedProxies, tls, s.dispatcher.Refusals, s.dispatcher.Log}
 }
 
 func (s *Server) serve(http *fasthttp.Server, ln net.Listener) error {

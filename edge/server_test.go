@@ -276,7 +276,7 @@ func (l *scarceListener) Accept() (net.Conn, error) {
 
 func TestAcceptWaitsForDescriptors(t *testing.T) {
 	ln, _ := dialed(t)
-	c, err := (&listener{Listener: &scarceListener{ln, 2}, open: new(connections), log: slog.New(slog.DiscardHandler)}).Accept()
+	c, err := (&listener{Listener: &scarceListener{ln, 2}, open: newConnections(), log: slog.New(slog.DiscardHandler)}).Accept()
 	if err != nil {
 		t.Fatal(err)
 	}

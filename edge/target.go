@@ -15,8 +15,8 @@ type target struct {
 	path, query []byte // as they were sent, not decoded
 }
 
-// newTarget reads the target from the Host header and the request target. The second result says what is wrong, "" when
-// nothing is. newTarget then still returns the parts that it could read: the form of the error depends on them.
+// newTarget reads the target from the Host header and the request target. The second result says what is wrong with them, or
+// is "". When something is wrong, the target has what could be read: the form of the error depends on it.
 func newTarget(host, uri []byte) (target, string) {
 	t := target{host: store.HostName(view(host))}
 	fault := ""

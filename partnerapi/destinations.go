@@ -171,8 +171,8 @@ func (a *api) deleteDestination(ctx context.Context, r *fasthttp.RequestCtx, par
 	}{d.ID, true})
 }
 
-// testDestination sends one event, the newest one that the destination would get, or an example, or shows what would be
-// sent.
+// testDestination sends one event: the event of the request, or the newest that the destination takes, or an example. Without
+// send, it only shows what would be sent, for the newest events.
 func (a *api) testDestination(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	in := struct {
 		Send    *bool         `json:"send"`
@@ -264,10 +264,7 @@ func (a *api) listDeliveries(ctx context.Context, r *fasthttp.RequestCtx, partne
 	p := params{args: r.QueryArgs()}
 	state := p.optional("state", string(delivery.Delivered), string(delivery.Failed), string(delivery.Dead))
 	event := p.id("eventId")
-	limit := p.number("limit", 100)
-	if limit > maxDeliveriesListed {
-		p.reject("limit", "must be at most %d", maxDeliveriesListed)
-	}
+	limit := p.number("limit", 100, maxDeliveriesListed)
 	if p.err != nil {
 		return p.err
 	}

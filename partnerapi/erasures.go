@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"io"
-	"strconv"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -227,10 +227,7 @@ func (a *api) writePersonalData(ctx context.Context, w io.Writer, from caller, m
 	if err != nil {
 		return err
 	}
-	lines = strconv.AppendInt(append(lines, `{"type":"end","events":`...), int64(events), 10)
-	lines = strconv.AppendInt(append(lines, `,"links":`...), int64(links), 10)
-	lines = strconv.AppendInt(append(lines, `,"claimedEvents":`...), int64(claimed), 10)
-	lines = append(lines, "}\n"...)
+	lines = fmt.Appendf(lines, `{"type":"end","events":%d,"links":%d,"claimedEvents":%d}`+"\n", events, links, claimed)
 	return flush()
 }
 

@@ -3,8 +3,8 @@ package partnerapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"strconv"
 
 	"github.com/valyala/fasthttp"
 
@@ -138,7 +138,5 @@ func WriteError(r *fasthttp.RequestCtx, status int, message string) {
 		}
 	}
 	body := export.AppendString([]byte(`{"message":`), message)
-	body = append(body, `,"code":"`+code(status)+`","statusCode":`...)
-	body = strconv.AppendInt(body, int64(status), 10)
-	send(r, status, append(body, '}'))
+	send(r, status, fmt.Appendf(body, `,"code":"%s","statusCode":%d}`, code(status), status))
 }

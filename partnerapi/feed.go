@@ -51,10 +51,7 @@ func (a *api) readFeed(mayWait context.Context, r *fasthttp.RequestCtx, partner 
 	merchant := p.id("merchantId")
 	f.bot = p.flag("isBot")
 	f.after = store.Cursor(p.id("after"))
-	f.limit = p.number("limit", eventsPerRead)
-	if f.limit > maxRead {
-		p.reject("limit", "must be at most %d", maxRead)
-	}
+	f.limit = p.number("limit", eventsPerRead, maxRead)
 	f.wait = p.seconds("wait", maxWait)
 	streams := acceptsStream(r)
 	if streams {
@@ -218,7 +215,7 @@ type feedPage struct {
 	more   bool         // there may be more events now
 }
 
-// take adds an event to the page. The first one makes room for so many bytes.
+// take adds an event to the page. With the first one, it allocates room bytes for the page.
 func (p *feedPage) take(e *store.Received, room int) {
 	if p.events == 0 {
 		p.body = make([]byte, 0, room)

@@ -18,9 +18,9 @@ const (
 	writeBurst   = 3 * time.Minute  // of writes
 )
 
-// strangerRate is the rate at which one address gets 401. A request without a valid key costs little: the checksum in the
-// key refuses what is not a key, and one SHA-256 refuses the rest. The limit keeps a guesser from using up more than that.
-// It never refuses a valid key: other clients may have the same address.
+// strangerRate is the rate at which one address gets 401. A request without a valid key costs little: a checksum shows
+// whether its text is a key at all, and then one SHA-256 whether the key is right. The limit bounds what guessing can cost.
+// Requests with a valid key are never refused by it: other clients may have the same address.
 var strangerRate = limit.Rate{PerSecond: 20, Burst: 200}
 
 // The kinds of buckets in api.rates.

@@ -2,6 +2,7 @@ package partnerapi
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/valyala/fasthttp"
 )
 
@@ -15,23 +16,21 @@ type metrics struct {
 
 // newMetrics registers the metrics, unless reg is nil.
 func newMetrics(reg prometheus.Registerer) *metrics {
+	registered := promauto.With(reg)
 	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+		return registered.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
 	m := &metrics{
 		waiting: gauge("mtagd_feed_waiting", "Requests for the feed that wait for events."),
 		streams: gauge("mtagd_feed_streams", "Streams of the feed (server-sent events) that are open."),
 		exports: gauge("mtagd_exports", "Exports of partners that are under way."),
-		events: prometheus.NewCounterVec(prometheus.CounterOpts{
+		events: registered.NewCounterVec(prometheus.CounterOpts{
 			Name: "mtagd_feed_events_total",
 			Help: "Events that were read in the order of receipt, by way: page, stream or export.",
 		}, []string{"way"}),
 	}
 	for _, way := range []string{"page", "stream", "export"} {
 		m.events.WithLabelValues(way)
-	}
-	if reg != nil {
-		reg.MustRegister(m.waiting, m.streams, m.exports, m.events)
 	}
 	return m
 }

@@ -24,18 +24,17 @@ var (
 
 func notFound(why string) *store.Error { return &store.Error{Kind: store.KindNotFound, Message: why} }
 
-// The errors for what an operator has suspended. The partner sees their messages.
+// The errors for what an operator has suspended, and for what a key of scope read may not do. The partner sees their
+// messages.
 var (
-	errPartnerSuspended  = suspended("your access is suspended: you can read, but not change anything")
-	errMerchantSuspended = suspended("the merchant is suspended")
-	errTagSuspended      = suspended("the tag or its merchant is suspended")
+	errPartnerSuspended  = forbidden("your access is suspended: you can read, but not change anything")
+	errMerchantSuspended = forbidden("the merchant is suspended")
+	errTagSuspended      = forbidden("the tag or its merchant is suspended")
+	errReadOnlyKey       = forbidden("this API key can read, but not change anything")
+	errImpersonalKey     = forbidden("this API key was not issued for personal data")
 )
 
-// Errors for keys of scope read.
-var (
-	errReadOnlyKey   = &store.Error{Kind: store.KindForbidden, Message: "this API key can read, but not change anything"}
-	errImpersonalKey = &store.Error{Kind: store.KindForbidden, Message: "this API key was not issued for personal data"}
-)
+func forbidden(why string) *store.Error { return &store.Error{Kind: store.KindForbidden, Message: why} }
 
 // errLastKey is the error for revoking the last key that can change anything.
 var errLastKey = &store.Error{Kind: store.KindConflict, Message: "This is your last API key that can change anything. " +
@@ -43,10 +42,6 @@ var errLastKey = &store.Error{Kind: store.KindConflict, Message: "This is your l
 
 // errKeyEnded ends an export, or a request that waits, when its key ends meanwhile.
 var errKeyEnded = errors.New("the API key was revoked or has expired meanwhile")
-
-func suspended(message string) *store.Error {
-	return &store.Error{Kind: store.KindForbidden, Message: message}
-}
 
 // activeMerchant returns a merchant of the partner, as merchant does, unless it is suspended.
 func (a *api) activeMerchant(ctx context.Context, partner store.Partner, id string) (store.Merchant, error) {

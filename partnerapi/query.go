@@ -99,9 +99,9 @@ func (p *params) part(name string) string {
 	return value
 }
 
-// number returns the value of a parameter that must be a whole number of 1 or more, in plain digits. It is absent when
-// the parameter is not given, and math.MaxInt when the number is larger than that.
-func (p *params) number(name string, absent int) int {
+// number returns the value of a parameter that must be a whole number from 1 to most, in plain digits. It is absent when the
+// parameter is not given.
+func (p *params) number(name string, absent, most int) int {
 	value, given := p.text(name)
 	if !given {
 		return absent
@@ -111,7 +111,11 @@ func (p *params) number(name string, absent int) int {
 		p.reject(name, "must be a whole number, 1 or more")
 		return absent
 	}
-	return int(min(n, math.MaxInt))
+	number := int(min(n, math.MaxInt))
+	if number > most {
+		p.reject(name, "must be at most %d", most)
+	}
+	return number
 }
 
 // word returns the value of a parameter that must be one of words. It is the first of them when the parameter is not
@@ -175,9 +179,9 @@ func (p *params) timeRange(startName, endName string) (from, to *time.Time) {
 	return from, to
 }
 
-// instant returns the value of a parameter that must be a date or an RFC 3339 time; a date is its first moment. It is nil
-// when the parameter is not given. end is when the day or the second ends that the value stands for. It is the value itself
-// when the time has a fraction.
+// instant returns the value of a parameter that must be a date or an RFC 3339 time; a date is its first moment. It returns
+// nil when the parameter is not given. end is the end of the day for a date, and the end of the second for a time without a
+// fraction; for a time with a fraction it is the time itself.
 func (p *params) instant(name string) (at *time.Time, end time.Time) {
 	value, given := p.text(name)
 	if !given {
@@ -230,14 +234,11 @@ type window struct{ page, limit int }
 // window reads the parameters page and limit.
 func (p *params) window(defaultLimit int) window {
 	w := window{
-		page:  p.number("page", 1),
-		limit: p.number("limit", defaultLimit),
+		page:  p.number("page", 1, math.MaxInt), // any larger number is read as this one
+		limit: p.number("limit", defaultLimit, maxLimit),
 	}
 	if w.page > maxPage {
 		p.reject("page", "is too large")
-	}
-	if w.limit > maxLimit {
-		p.reject("limit", "must be at most %d", maxLimit)
 	}
 	return w
 }
@@ -273,8 +274,8 @@ const (
 	maxIdempotencyKey = 255 // characters
 )
 
-// idempotencyKey returns the Idempotency-Key of a request, "" when it has none. It makes a request that creates something
-// repeatable: see store.OnceWindow.
+// idempotencyKey returns the Idempotency-Key of a request, "" when it has none. With a key, a client can safely repeat a
+// request that creates something: see store.OnceWindow.
 func idempotencyKey(r *fasthttp.RequestCtx) (string, error) {
 	values := r.Request.Header.PeekAll(idempotencyHeader)
 	if len(values) == 0 {

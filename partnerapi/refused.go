@@ -50,10 +50,7 @@ func (a *api) listRefused(ctx context.Context, r *fasthttp.RequestCtx, partner s
 	p := params{args: r.QueryArgs()}
 	merchantID := p.required("merchantId")
 	tagID := p.id("tagId")
-	limit := p.number("limit", entriesPerList)
-	if limit > refused.MaxEntries {
-		p.reject("limit", "must be at most %d", refused.MaxEntries)
-	}
+	limit := p.number("limit", entriesPerList, refused.MaxEntries)
 	if p.err != nil {
 		return p.err
 	}

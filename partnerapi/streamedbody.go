@@ -13,7 +13,6 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"mtagd/edge/requestid"
 	"mtagd/store"
 )
 
@@ -24,8 +23,8 @@ const writePatience = 10 * time.Second
 // client that reads slowly does not hold up the stop of the service.
 const endPatience = time.Second
 
-// streamedBody is the body of an answer that is made while it is sent. fasthttp has it written by the goroutine of the
-// connection, when the handler has returned.
+// streamedBody is the body of an answer that is made while it is sent. The goroutine of the connection writes it, after the
+// handler has returned.
 type streamedBody struct {
 	ctx     context.Context // ends when nobody reads the answer any more, or when the service stops
 	conn    net.Conn
@@ -44,14 +43,10 @@ func (a *api) newStreamedBody(
 	r *fasthttp.RequestCtx, write func(ctx context.Context, w io.Writer) error, onClose ...func(),
 ) *streamedBody {
 	ctx, cancel := a.Waiting(r)
-	path, id, partner := string(r.Path()), requestid.Of(r), PartnerOf(r)
 	return &streamedBody{
-		ctx:  store.WithPartner(ctx, store.PartnerID(partner)),
-		conn: r.Conn(),
-		log: func(err error) {
-			a.Log.Log(context.Background(), slog.LevelError, "partner API request failed", "path", path, "status", fasthttp.StatusOK,
-				"request_id", id, "partner", partner, "error", err)
-		},
+		ctx:     store.WithPartner(ctx, store.PartnerID(PartnerOf(r))),
+		conn:    r.Conn(),
+		log:     func(err error) { a.logFailure(r, slog.LevelError, fasthttp.StatusOK, err) },
 		write:   write,
 		onClose: append(onClose, cancel),
 	}

@@ -79,7 +79,7 @@ func (a *api) summarizeEvents(ctx context.Context, r *fasthttp.RequestCtx, partn
 	return Reply(r, fasthttp.StatusOK, showSummary(&q, sum))
 }
 
-// summaryMemory returns how many bytes a summary of merchants with so many tags takes at most, with its answer. It fails
+// summaryMemory returns how many bytes a summary of merchants that have tags tags takes at most, with its answer. It fails
 // when there are too many buckets.
 func summaryMemory(q store.SummaryQuery, tags int) (int64, error) {
 	buckets, groups := store.MaxSummaryBuckets, 1

@@ -83,8 +83,8 @@ func (l AuditLimits) Quota(held []int) int {
 	return l.Partners
 }
 
-// Holder returns the partner among whose entries this one counts; "" for operators: an entry of what an operator has
-// done, or of what is no partner's.
+// Holder returns the partner whose limit of entries an entry counts for. It returns "" if an operator made the change, or if
+// no partner is concerned: such entries count for the operators.
 func (e AuditEntry) Holder() PartnerID {
 	if e.Actor.Kind == ByOperator {
 		return ""
@@ -118,7 +118,7 @@ type AuditQuery struct {
 	Partner PartnerID // about this partner, its keys, merchants and tags
 	Since   time.Time // made at this time or later
 	Before  AuditID   // with a smaller number
-	Limit   int       // at most so many, the newest ones
+	Limit   int       // the number of entries, the newest ones
 }
 
 // AuditAction is what was done.
@@ -322,8 +322,8 @@ func either(first bool, a, b AuditAction) AuditAction {
 	return b
 }
 
-// changes returns the entries for the fields that differ in the JSON of two values. other is the entry for the fields that
-// are not in known. Its detail becomes their names, never their values.
+// changes returns the entries for the fields that differ in the JSON of two values. The fields that are not in known share
+// one entry: other, with their names as the detail, but never their values.
 func changes(before, after any, other AuditEntry, known map[string]change) (entries []AuditEntry, err error) {
 	was, err := fieldsOf(before)
 	if err != nil {

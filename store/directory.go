@@ -379,8 +379,8 @@ func (d *Directory) SetPartner(p Partner) {
 	}
 }
 
-// leaveHost removes a partner's tags from its tracking domain, and returns them. Of several changes that come together, the
-// one that has given the domain to another partner may be known already. The caller holds d.mu.
+// leaveHost removes a partner's tags from its tracking domain, and returns them. The domain may already have the tags of
+// another partner, as changes that come together are applied in any order. The caller holds d.mu.
 func (d *Directory) leaveHost(p Partner) (moved []TagID) {
 	if p.TrackingDomain == "" {
 		return nil

@@ -87,7 +87,7 @@ type Control interface {
 	// BeginSession begins a session with a key, whose text the caller has checked. It returns the only copy of the session's
 	// text. KindNotFound: key (it is not valid any more).
 	BeginSession(ctx context.Context, id KeyID) (Session, SessionText, error)
-	// Link returns the link with a text, which stays as it is. KindNotFound: link (there is none with this text, it was
+	// Link returns the link with a text, and does not use it up. KindNotFound: link (there is none with this text, it was
 	// used, it has expired, or its partner was deleted).
 	Link(ctx context.Context, link SessionText) (Session, error)
 	// UseLink begins a session with a link, which nobody can use again. KindNotFound: link, as with Link.

@@ -129,9 +129,9 @@ type ErasureOptions struct {
 
 // Persons is the part of an engine that finds and erases what it has of a person.
 //
-// A person is named by a muid or by one identifier. The muids of an identifier are all that it ever had by a trusted link.
-// To the person belong the events of the muids, the events whose body has the identifier, and the links to the muids and of
-// the identifier. What only claimed links lead to is counted, and belongs to the person on request (Person).
+// A person is named by a muid or by one identifier. An identifier stands for all muids to which a trusted link ever led from
+// it. The person owns the events of these muids, the events whose body has the identifier, and the links from the identifier
+// or to the muids. Events to which only claimed links lead are counted; they belong to the person on request (Person).
 type Persons interface {
 	// Erase removes everything that is stored of a person, in the background. When it returns, that is on disk: it is done
 	// also after a kill, and again after a backup is restored. Events that come in later are not concerned. With suppress,

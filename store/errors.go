@@ -82,8 +82,8 @@ func Mismatch(message string) error {
 // ErrInUse is returned when an engine is opened that another process has open, and only one process can.
 var ErrInUse = errors.New("data directory is in use by another process")
 
-// ErrNeedsRestart is in the error of Engine.Ready when the engine accepts nothing until its process is started again, and
-// nothing speaks against that. After a failed write to the events it is not: the disk comes first then.
+// ErrNeedsRestart is in the error of Engine.Ready when the engine accepts nothing until its process is restarted, and a
+// restart is safe. After a failed write of events it is not in the error: the disk must be checked before a restart.
 var ErrNeedsRestart = errors.New("a restart is needed")
 
 // KindOf returns the kind of an error; KindInternal when it has none.

@@ -27,8 +27,8 @@ type Merchant struct {
 	// Retention is how long events are kept, by event_time.
 	Retention Retention `json:"retentionDays,omitempty"`
 
-	// IdentityRequiresSecret is set by the partner: only requests with one of Secrets link identifiers, or are resolved by
-	// them. Otherwise everybody may who knows the id of one of its tags.
+	// IdentityRequiresSecret is set by the partner: only requests with one of Secrets link identifiers or are resolved by
+	// them. When it is false, requests of everybody who knows the id of one of the merchant's tags are.
 	IdentityRequiresSecret bool     `json:"identityRequiresSecret,omitempty"`
 	Secrets                []Secret `json:"secrets,omitempty"` // oldest first, at most MaxSecrets
 
@@ -149,8 +149,8 @@ func (m Merchant) CheckOwner(partner PartnerID) error { return checkOwner(m.Part
 
 const maxNameLength = 256 // characters
 
-// CheckName trims the name of a partner, merchant or key. It refuses a name unless 1 to 256 characters are left, and all of
-// them are seen where they stand.
+// CheckName trims the name of a partner, merchant or key. It returns an error unless 1 to 256 characters are left. It also
+// does for characters that are not seen, or that move others: names that look the same must be the same.
 func CheckName(field, name string) (string, error) {
 	name = strings.TrimSpace(name)
 	switch n := utf8.RuneCountInString(name); {
@@ -164,8 +164,8 @@ func CheckName(field, name string) (string, error) {
 	return name, nil
 }
 
-// isDeceptive reports whether a name has a character that makes it look like another one, or breaks a line of a log or a
-// terminal: one that is not seen, unless it changes what is beside it.
+// isDeceptive reports whether a name has a character that nobody sees. Such a character can make the name look like another
+// one, or break a line of a log or a terminal. It is allowed where it changes how its neighbour looks.
 func isDeceptive(name string) bool {
 	all := []rune(name)
 	for i, c := range all {

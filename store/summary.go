@@ -44,18 +44,18 @@ const (
 	MaxSummaryMerchants = 100
 )
 
-// Summary is the exact number of events in each bucket, all as of one moment. The buckets follow each other without a gap:
-// those without events are among them. Without From, the first one is that of the merchants' first event, whatever else the
-// query filters by, or a later one that has all earlier events too (Starts). Without events there is none then.
+// Summary is the exact number of events in each bucket, all as of one moment. The buckets follow each other without a gap,
+// so some may have no events. Without From, the first bucket is that of the merchants' first event, whatever else the query
+// filters by, or a later bucket that has all earlier events too (Starts); if they have no events, there are no buckets.
 type Summary struct {
 	Starts []time.Time // when each bucket begins; UTC
 	All    Counts
 	Groups []GroupCounts // the largest first, equal ones by Key; nil when Ungrouped
 
-	// Other is the events that are in no group. A summary has at most MaxSummaryGroups groups. Visitors can make up any
-	// number of names, so an engine need not know the largest ones when there are very many: the counts of a group are
-	// exact, but a name may be in Other that has more events. With SummaryQuery.Names, only these names are counted,
-	// and each that has events is a group, as long as there are no more than MaxSummaryGroups.
+	// Other is the events that are in no group. A summary has at most MaxSummaryGroups groups. Their counts are exact. But
+	// they need not be the largest ones, because visitors can make up any number of names: Other may have a name with more
+	// events than a group has. With SummaryQuery.Names, only these names are counted, and each that has events is a group,
+	// unless that makes more than MaxSummaryGroups.
 	Other Counts
 }
 

@@ -30,7 +30,7 @@ type scrubber struct {
 }
 
 const (
-	scrubShare    = 100       // one in so many seconds is for reading
+	scrubShare    = 100       // one second in 100 is for reading
 	scrubPause    = time.Hour // after a pass
 	scrubMaxLog   = 20        // findings of one pass that are logged
 	scrubMaxPause = time.Hour // between two reads, however long a read took

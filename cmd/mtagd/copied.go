@@ -38,7 +38,7 @@ func (d *daemon) checkCopied(context.Context) error {
 	path := filepath.Join(d.Data, markerName)
 	text, err := os.ReadFile(path)
 	var left marker
-	if err == nil && json.Unmarshal(text, &left) == nil { // else there is none, or it was cut off by a power cut
+	if err == nil && json.Unmarshal(text, &left) == nil { // else there is no marker, or a power cut cut it off
 		here, err := fileMarker(path)
 		switch {
 		case err != nil: // the file system does not tell files apart
@@ -56,7 +56,7 @@ func (d *daemon) checkCopied(context.Context) error {
 	}
 	d.onStop(func() error {
 		if here, err := fileMarker(path); err != nil || here != d.marker {
-			return nil // there is none, or that of a copy, which took this directory's place
+			return nil // the marker is gone, or is that of a copy, which took this directory's place
 		}
 		return os.Remove(path)
 	})

@@ -135,9 +135,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return report(stderr, selected.Addr().Interface().(interface{ Run(p *process) error }).Run(p))
 }
 
-// parse does what parser.Parse does, but for the hooks of commands and flags. These are found by a name that the linker does
-// not know, and so it would keep all exported methods of the program: 6 MB. parsed.Run would too, as would Validate of kong
-// 1.16 and later.
+// parse does what parser.Parse does, without the hooks of commands and flags. Kong finds hooks by a name that the linker
+// does not know, so the linker would keep all exported methods of the program: 6 MB. The same holds for parsed.Run, and for
+// Validate of kong 1.16 and later.
 func parse(parser *kong.Kong, grammar *commandLine, args []string) (*kong.Context, error) {
 	parsed, err := kong.Trace(parser, args)
 	if err != nil {

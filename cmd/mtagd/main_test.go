@@ -85,7 +85,7 @@ func TestTwoHangupsStopCleanly(t *testing.T) {
 func TestReportOfAnOlderServer(t *testing.T) {
 	var text strings.Builder
 	report(&text, fmt.Errorf("backup: %w", &operator.UnknownCommandError{Version: "1.0.0"}))
-	if want := "it is mtagd 1.0.0, and this is " + version() + ": restart the service"; !strings.Contains(text.String(), want) {
+	if want := "the service runs mtagd 1.0.0, but this program is " + version() + ": restart the service"; !strings.Contains(text.String(), want) {
 		t.Errorf("%q, want %q", text.String(), want)
 	}
 }

@@ -133,8 +133,8 @@ func (c *manualCommand) Run(p *process) error {
 	return c.write(p.parsed.Kong, p.parsed.Model.Node, nil)
 }
 
-// write writes the pages of a command and of its subcommands: the text of --help, with the headings of a manual. words call
-// the command.
+// write writes the pages of a command and of its subcommands: the text of --help, with the headings of a manual. words are
+// the command's words on the command line.
 func (c *manualCommand) write(parser *kong.Kong, node *kong.Node, words []string) error {
 	command, err := kong.Trace(parser, words)
 	if err != nil {

@@ -83,7 +83,7 @@ func otherServer(runs string) error {
 	if runs == version() {
 		return errors.New("it works without the files of a data directory (--store)")
 	}
-	return fmt.Errorf("it is mtagd %s, and this is %s: restart the service", cmp.Or(runs, "of an earlier version"), version())
+	return fmt.Errorf("the service runs mtagd %s, but this program is %s: restart the service", cmp.Or(runs, "of an earlier version"), version())
 }
 
 // oneLine is the text of an error in one line, with the joined errors separated by semicolons.

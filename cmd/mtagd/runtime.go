@@ -68,8 +68,8 @@ const (
 	memoryInterval      = time.Second
 )
 
-// memoryLimit returns the soft limit. It is at least half above the live data, because lists of events, bodies and a large
-// directory may be more than the constants allow.
+// memoryLimit returns the soft limit. It is at least 1.5 times the live data, because lists of events, bodies and a large
+// directory may need more than the constants provide for.
 func memoryLimit(connections int) int64 {
 	live := []gometrics.Sample{{Name: "/gc/heap/live:bytes"}} // when the collector last ran
 	gometrics.Read(live)

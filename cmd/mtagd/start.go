@@ -303,8 +303,8 @@ func (d *daemon) openEdge(context.Context) (err error) {
 	return err
 }
 
-// openSource makes what backups read, by the clock or by the command. Its streams end before the engine closes. A database
-// is backed up by its own tools.
+// openSource makes the source of backups, both scheduled ones and those of the command. The streams of the source end before
+// the engine closes. A database has no source: it is backed up by its own tools.
 func (d *daemon) openSource(context.Context) error {
 	if d.Store != "" {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"mtagd/store"
 )
 
-// startWatchdog tells systemd that the service is ready, and runs a watchdog until stop is called, which tells that the
-// service is stopping if it does so for good. Nothing is sent unless systemd wants to know (Type=notify).
+// startWatchdog tells systemd that the service is ready, and runs a watchdog until stop is called. With forGood, stop tells
+// systemd that the service is stopping. Nothing is sent unless systemd wants to know (Type=notify).
 func startWatchdog(ready func() error, log *slog.Logger) (stop func(forGood bool), err error) {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return func(bool) {}, nil
@@ -64,8 +64,8 @@ const (
 	// statusInterval is how old the status may be.
 	statusInterval = 5 * time.Second
 
-	// minUptime is how long the process must have run before it has itself restarted. When a restart does not help, the
-	// service runs on without accepting events, instead of restarting until systemd gives up.
+	// minUptime is how long a process keeps the pings up, even if a restart would help. So a service that restarts cannot
+	// help goes on without accepting events, instead of restarting until systemd gives up.
 	minUptime = 10 * time.Minute
 )
 

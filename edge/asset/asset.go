@@ -26,8 +26,8 @@ type form struct {
 	body     []byte
 }
 
-// New compresses a file, at the highest level because it runs once. Brotli takes a hundred times as long as gzip then.
-// The body must not change afterwards.
+// New compresses a file, at the highest level because each file is compressed only once. At that level, brotli takes a
+// hundred times as long as gzip. The body must not change afterwards.
 func New(contentType string, body []byte, withBrotli bool) File {
 	sum := sha256.Sum256(body)
 	version := hex.EncodeToString(sum[:8])

@@ -40,8 +40,8 @@ type Finding struct {
 	Suggestion string
 }
 
-// MaxFindings is how many findings Event returns at most.
-const MaxFindings = 50
+// maxFindings is how many findings Event returns at most.
+const maxFindings = 50
 
 // maxFields is how many fields at the top of an event are compared with the names of identifiers.
 const maxFields = 200
@@ -77,7 +77,7 @@ func (c *checker) suggest(level Level, code, path, message, value, suggestion st
 	}
 }
 
-func (c *checker) isFull() bool { return len(c.found) >= MaxFindings }
+func (c *checker) isFull() bool { return len(c.found) >= maxFindings }
 
 // name checks the event's name, and returns it.
 func (c *checker) name(event map[string]any) string {

@@ -98,7 +98,7 @@ func TestMessagesHaveNoValues(t *testing.T) {
 
 func TestFindingsAreBounded(t *testing.T) {
 	products := strings.Repeat(`{"id":1},`, 5000) + `{}`
-	if n := len(findings(t, `{"muid":"m","event":"ViewCart","products":[`+products+`]}`)); n != MaxFindings {
+	if n := len(findings(t, `{"muid":"m","event":"ViewCart","products":[`+products+`]}`)); n != maxFindings {
 		t.Errorf("%d findings", n)
 	}
 }

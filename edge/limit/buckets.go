@@ -46,8 +46,7 @@ func RateFor(perSecond float64, burst time.Duration) Rate {
 // take a little more than it should. No key ever gets less.
 type Buckets struct {
 	sets  [numSets]set // first, so that cache lines begin where sets begin
-	own   maphash.Seed // of keys, without other nodes: this hash is faster
-	seed  Seed         // of keys, with other nodes
+	own   maphash.Seed // of keys, without other nodes: this hash is faster than that with share.seed
 	share *Exchange    // nil: there are no other nodes
 	table Table        // among those that are shared
 }
@@ -87,30 +86,29 @@ func NewBuckets() *Buckets { return &Buckets{own: maphash.MakeSeed()} }
 
 // Key returns the key of a name. Names of different kinds have different keys.
 func (b *Buckets) Key(kind byte, name string) Key {
-	return b.hash(name).of(kind)
-}
-
-func (b *Buckets) hash(name string) Key {
-	if b.share == nil {
-		return Key(maphash.String(b.own, name))
-	}
-	bytes := unsafe.Slice(unsafe.StringData(name), len(name)) // only read; a copy would be allocated
-	return Key(siphash.Hash(b.seed[0], b.seed[1], bytes))
+	return b.hash(bytesOf(name)).of(kind)
 }
 
 // AddressKey returns the key of an address.
 func (b *Buckets) AddressKey(kind byte, address netip.Addr) Key {
 	bytes := address.As16()
-	if b.share == nil {
-		return Key(maphash.Bytes(b.own, bytes[:])).of(kind)
-	}
-	return Key(siphash.Hash(b.seed[0], b.seed[1], bytes[:])).of(kind)
+	return b.hash(bytes[:]).of(kind)
 }
 
 // PairKey returns the key of a name together with an address.
 func (b *Buckets) PairKey(kind byte, name string, address netip.Addr) Key {
-	return b.AddressKey(kind, address) ^ b.hash(name)
+	return b.AddressKey(kind, address) ^ b.hash(bytesOf(name))
 }
+
+func (b *Buckets) hash(name []byte) Key {
+	if b.share == nil {
+		return Key(maphash.Bytes(b.own, name))
+	}
+	return Key(siphash.Hash(b.share.seed[0], b.share.seed[1], name))
+}
+
+// bytesOf returns the bytes of a name, which must not be changed. A copy would be allocated.
+func bytesOf(name string) []byte { return unsafe.Slice(unsafe.StringData(name), len(name)) }
 
 // of makes the key of one kind. The kinds of a name are in the same set.
 func (k Key) of(kind byte) Key {
@@ -192,7 +190,7 @@ func (b *Buckets) GiveBack(all []Portion, now time.Time) {
 	b.Settle(all, 0, now)
 	for _, p := range all {
 		if !p.Strict {
-			b.Spend(p.Key, -p.Tokens, p.Rate, now)
+			b.spend(p.Key, -p.Tokens, p.Rate, now)
 		}
 	}
 }
@@ -216,8 +214,8 @@ func (b *Buckets) mayBeEmpty(p *Portion, l *level) bool {
 	return l.taken*others >= left && (l.mine+b.share.untold(b.table, p.Key))*others >= left
 }
 
-// Spend takes n tokens from a bucket even if it is empty, or puts back as many when n is less than 0.
-func (b *Buckets) Spend(k Key, n int64, r Rate, now time.Time) { b.change(k, n, n, r, now) }
+// spend takes n tokens from a bucket even if it is empty, or puts back as many when n is less than 0.
+func (b *Buckets) spend(k Key, n int64, r Rate, now time.Time) { b.change(k, n, n, r, now) }
 
 // change takes n tokens from a bucket, and notes for the other nodes that some were taken.
 func (b *Buckets) change(k Key, n, taken int64, r Rate, now time.Time) {
@@ -234,17 +232,18 @@ func (b *Buckets) tell(k Key, l *level, n int64, r Rate) {
 	if b.share == nil {
 		return
 	}
-	if l.mine += float64(n); l.mine >= r.Burst*tellShare && b.share.note(spent{b.table, k, l.mine, r}) {
+	if l.mine += float64(n); l.mine >= r.Burst*tellShare && b.share.note(spent{spentKey{b.table, k}, l.mine, r}) {
 		l.mine = 0
 	}
 }
 
 // hear takes what another node has given from the same bucket.
 func (b *Buckets) hear(other spent, now time.Time) {
-	s := &b.sets[other.key%numSets]
+	k := other.Bucket.Key
+	s := &b.sets[k%numSets]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.find(other.key, other.rate, now.UnixNano()).take(other.tokens, other.rate)
+	s.find(k, other.Rate, now.UnixNano()).take(other.Tokens, other.Rate)
 }
 
 // find returns the level of a key, as of now. A key without a place gets that of the bucket which is full, or will be

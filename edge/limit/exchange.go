@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// Exchange connects the limits of several nodes. Once a second each node tells the others what it has given from its
-// buckets, and takes from its own what the others have given. It tells only of keys that have taken a hundredth of their
-// burst since it told of them last: for others it does not matter.
+// Exchange connects the limits of several nodes. Once a second each node sends the others the tokens that it gave from its
+// buckets, and subtracts from its buckets the tokens that the others gave. It leaves out a key until the key has taken a
+// hundredth of its burst.
 //
-// So a limit holds over all nodes, but late. Before a node has heard of the others, each gives what is left in its own
-// bucket: at most a full one. What was given too much is owed, and the rate over all nodes is kept in the long run. Only
-// strict portions do not rely on that.
+// So a limit holds over all nodes, but late: until the nodes hear of each other, each can give a full bucket. Tokens that
+// were given beyond the limit are subtracted later, so the rate over all nodes is kept in the long run. Only strict portions
+// do not rely on that.
 //
-// Nothing waits for the exchange. While it fails, a node counts for itself, and drops what it could not tell: told later, it
-// would refuse events for a load that is long past.
+// Nothing waits for the exchange. While it fails, each node counts for itself, and drops the counts that it could not send:
+// sent later, they would make nodes refuse events for a load that is long past.
 type Exchange struct {
 	seed Seed
 	now  func() time.Time
@@ -32,8 +32,8 @@ type Exchange struct {
 	noted  [1 + tellTakes]map[spentKey]*spent // since the last exchange, between it and the one before, and so on
 }
 
-// tellTakes is after how many exchanges all nodes have heard what was noted before: they send once a second, but not at the
-// same time.
+// tellTakes is how many exchanges it takes until all nodes know what this one noted before: nodes send once a second, but
+// not at the same time.
 const tellTakes = 2
 
 // Table is one of the sets of buckets that nodes share.
@@ -55,18 +55,20 @@ const (
 	maxTold       = 1000 // keys in one message; further keys are told of a second later
 )
 
-// spent is how many tokens a node has given from one bucket.
+// spent is how many tokens a node has given from one bucket. A message is a sequence of these, as encoding/binary writes them:
+// big-endian, without gaps.
 type spent struct {
-	table  Table
-	key    Key
-	tokens float64
-	rate   Rate
+	Bucket spentKey
+	Tokens float64
+	Rate   Rate
 }
 
 type spentKey struct {
-	table Table
-	key   Key
+	Table Table
+	Key   Key
 }
+
+const entrySize = 1 + 4*8 // bytes of a spent in a message
 
 // NewExchange returns an exchange of the nodes that have the same seed.
 func NewExchange(seed Seed, now func() time.Time) *Exchange {
@@ -83,7 +85,7 @@ func (x *Exchange) NewBuckets(t Table) *Buckets {
 	if x == nil {
 		return b
 	}
-	b.seed, b.share, b.table = x.seed, x, t
+	b.share, b.table = x, t
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.tables[t] = b
@@ -97,16 +99,15 @@ func (x *Exchange) NewAddresses(t Table, r Rate) *Addresses { return addressesIn
 func (x *Exchange) note(s spent) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	k := spentKey{s.table, s.key}
-	if before := x.noted[0][k]; before != nil {
-		s.tokens += before.tokens
+	if before := x.noted[0][s.Bucket]; before != nil {
+		s.Tokens += before.Tokens
 		*before = s
 		return true
 	}
 	if len(x.noted[0]) >= maxTold {
 		return false
 	}
-	x.noted[0][k] = &s
+	x.noted[0][s.Bucket] = &s
 	return true
 }
 
@@ -116,7 +117,7 @@ func (x *Exchange) untold(t Table, k Key) (tokens float64) {
 	defer x.mu.Unlock()
 	for _, noted := range x.noted {
 		if s := noted[spentKey{t, k}]; s != nil {
-			tokens += s.tokens
+			tokens += s.Tokens
 		}
 	}
 	return tokens
@@ -149,20 +150,12 @@ func (x *Exchange) Run(ctx context.Context, send func(ctx context.Context, mine 
 	}
 }
 
-// A message is a sequence of entries: the table in one byte, then in eight bytes each, big-endian, the key, and as float64
-// the tokens, the rate in a second, and the burst.
-const entrySize = 1 + 4*8
-
 // message returns what was given since the last message.
 func (x *Exchange) message() (text []byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for k, s := range x.noted[0] {
-		text = append(text, byte(k.table))
-		text = binary.BigEndian.AppendUint64(text, uint64(k.key))
-		for _, f := range []float64{s.tokens, s.rate.PerSecond, s.rate.Burst} {
-			text = binary.BigEndian.AppendUint64(text, math.Float64bits(f))
-		}
+	for _, s := range x.noted[0] {
+		text, _ = binary.Append(text, binary.BigEndian, s) // cannot fail: the size is fixed
 	}
 	oldest := x.noted[tellTakes]
 	clear(oldest)
@@ -177,22 +170,18 @@ var errMessage = errors.New("limit: another node sent a message that cannot be r
 func (x *Exchange) hear(messages [][]byte) error {
 	now := x.now()
 	for _, text := range messages {
-		for ; len(text) >= entrySize; text = text[entrySize:] {
-			field := func(i int) uint64 { return binary.BigEndian.Uint64(text[1+8*i:]) }
-			number := func(i int) float64 { return math.Float64frombits(field(i)) }
-			s := spent{Table(text[0]), Key(field(0)), number(1), Rate{number(2), number(3)}}
-			if s.table >= tables || !isAmount(s.tokens) || !isAmount(s.rate.PerSecond) || !isAmount(s.rate.Burst) {
+		for ; len(text) > 0; text = text[entrySize:] {
+			var s spent
+			_, err := binary.Decode(text, binary.BigEndian, &s)
+			if err != nil || s.Bucket.Table >= tables || !isAmount(s.Tokens) || !isAmount(s.Rate.PerSecond) || !isAmount(s.Rate.Burst) {
 				return errMessage
 			}
 			x.mu.Lock()
-			b := x.tables[s.table]
+			b := x.tables[s.Bucket.Table]
 			x.mu.Unlock()
 			if b != nil {
 				b.hear(s, now)
 			}
-		}
-		if len(text) > 0 {
-			return errMessage
 		}
 	}
 	return nil

@@ -209,7 +209,8 @@ func place(path string) string {
 	return strings.Join(parts, "/")
 }
 
-// shownOrigin returns the origin of a page, "" when it is none, or not kept.
+// shownOrigin returns an origin as it is kept. It returns "" for a text that is no origin, and for an origin that may
+// identify the visitor.
 func shownOrigin(origin string, ids *identifiers) string {
 	if len(origin) > 128 {
 		return ""

@@ -38,8 +38,8 @@ func (m *Memory) makeRoom(owner *merchant, k key, bytes int, now time.Time) {
 	}
 }
 
-// evict removes one of a merchant's entries: of the sender with most of them, and of those with the fewest events, the one
-// that had none for the longest time. A merchant without entries is removed, too.
+// evict removes one of a merchant's entries. It chooses the sender with most entries, of these the ones with the fewest
+// events, and of these the one whose last event is the oldest. When there is none, it removes the merchant.
 func (m *Memory) evict(owner *merchant, now time.Time, among func(key) bool) {
 	senders, most := map[uint64]int{}, 0
 	for k, e := range owner.entries {

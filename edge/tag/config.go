@@ -45,7 +45,7 @@ type Server struct {
 	cfg       Config
 	directory *store.Directory
 	scripts   versions
-	metrics   *metrics
+	events    eventCounters
 	limits    *limits                          // nil: no limits
 	parsing   *budget.Budget[store.MerchantID] // slots for large batches
 	bots      *bots
@@ -58,7 +58,7 @@ func New(cfg Config) *Server {
 		cfg:       cfg,
 		directory: cfg.Engine.Directory(),
 		scripts:   newVersions(),
-		metrics:   newMetrics(cfg.Metrics),
+		events:    newEventCounters(cfg.Metrics),
 		parsing:   budget.Turns[store.MerchantID](parsers()),
 		bots:      new(bots),
 		reports:   newReporter(cfg.Refused, cfg.Clients != nil),
@@ -69,10 +69,8 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// metrics has every counter, looked up once by its label: a look-up costs more than the increment.
-type metrics struct {
-	events [outcomes]prometheus.Counter
-}
+// eventCounters count events by outcome. They are looked up once by their labels: a look-up costs more than the increment.
+type eventCounters [outcomes]prometheus.Counter
 
 // eventOutcome is what became of an event, the label of the event counter.
 type eventOutcome uint8
@@ -89,15 +87,14 @@ const (
 
 var outcomeNames = [outcomes]string{"recorded", "duplicate", "unresolved", "suppressed", "refused", "failed"}
 
-// newMetrics registers the metrics, unless reg is nil.
-func newMetrics(reg prometheus.Registerer) *metrics {
+// newEventCounters registers the counters, unless reg is nil.
+func newEventCounters(reg prometheus.Registerer) (counters eventCounters) {
 	events := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
 		Name: "mtagd_events_total",
 		Help: "Events received, by outcome: recorded, duplicate, unresolved (no muid found), suppressed (the person was erased), refused, failed. A batch that is refused as a whole counts as one.",
 	}, []string{"outcome"})
-	m := new(metrics)
 	for o, name := range outcomeNames {
-		m.events[o] = events.WithLabelValues(name)
+		counters[o] = events.WithLabelValues(name)
 	}
-	return m
+	return counters
 }

@@ -15,7 +15,7 @@ func (s *Server) record(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, 
 	// The marks alias the request, so this must wait for the engine even when the client has gone: the context never ends.
 	err := s.cfg.Engine.Record(context.Background(), marks)
 	if err != nil {
-		s.metrics.events[eventFailed].Add(float64(len(marks)))
+		s.events[eventFailed].Add(float64(len(marks)))
 		s.reports.refused(ctx, tag, from, s.engineFailed(ctx, from.merchant, "record", err), nil, nil)
 		return false
 	}
@@ -30,17 +30,18 @@ func (s *Server) record(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, 
 // engineFailed answers a request that failed with an error of the engine: 503 when a retry may succeed, 500 otherwise. It
 // returns the answer. Only one 503 leaves open whether the event is recorded, and says so.
 func (s *Server) engineFailed(ctx *fasthttp.RequestCtx, merchant store.MerchantID, operation string, err error) *answer {
-	if store.KindOf(err) == store.KindUnavailable {
-		s.cfg.Refusals.CountReason(limit.Unavailable, limit.Merchant(merchant), err.Error())
-		unavailable.send(ctx)
-		return unavailable
+	result := failed
+	switch store.KindOf(err) {
+	case store.KindUnavailable:
+		result = unavailable
+	case store.KindUncertain:
+		result = uncertain
 	}
-	if store.KindOf(err) == store.KindUncertain {
+	if result == failed {
+		s.cfg.Log.Error("engine failed", "operation", operation, "error", err, "request_id", requestid.Of(ctx))
+	} else {
 		s.cfg.Refusals.CountReason(limit.Unavailable, limit.Merchant(merchant), err.Error())
-		uncertain.send(ctx)
-		return uncertain
 	}
-	s.cfg.Log.Error("engine failed", "operation", operation, "error", err, "request_id", requestid.Of(ctx))
-	failed.send(ctx)
-	return failed
+	result.send(ctx)
+	return result
 }

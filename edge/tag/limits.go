@@ -89,8 +89,8 @@ func (l *limits) admitRequest(ctx *fasthttp.RequestCtx, client netip.Addr, now t
 	return l == nil || l.takeAddress(ctx, client, 1+len(ctx.Request.Body())/bodyToken, now)
 }
 
-// admit decides whether a sender may send this many events, of so many bytes. Whoever is suspended was refused before
-// (refusalByState), and so was a body for which there is no memory (edge, bodies.go). It
+// admit decides whether a sender may send a number of events with a number of bytes in all. Suspended tags were refused
+// before (refusalByState), and so were bodies for which there is no memory (edge, bodies.go). It
 //
 //  1. takes the bytes of the merchant, the address and the partner, as if all events were stored. Only afterwards it is
 //     known how many were: settle gives back the bytes of the others.

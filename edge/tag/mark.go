@@ -35,7 +35,7 @@ func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) {
 	}
 	sc := scratchPool.Get().(*scratch)
 	if refused := sc.fields.readMark(&sc.marks[0], tag, body, from); refused != nil {
-		s.metrics.events[eventRefused].Inc()
+		s.events[eventRefused].Inc()
 		refused = refusalOf(ctx, refused)
 		refused.send(ctx)
 		s.reports.refused(ctx, tag, from, refused, &sc.fields, body)
@@ -70,27 +70,24 @@ var batchPool = sync.Pool{New: func() any { return new(batch) }}
 func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, body []byte) {
 	b := batchPool.Get().(*batch)
 	if s.parseBatch(ctx, tag, from, body, b) && (len(b.marks) == 0 || s.record(ctx, tag, from, b.marks)) {
-		good, marks := 0, b.marks
+		marks := b.marks
 		for i := range b.results {
 			if b.results[i] == nil {
 				b.results[i] = s.outcome(&marks[0])
 				s.reports.result(ctx, tag, from, b.results[i], &b.events[i], marks[0].Raw)
 				marks = marks[1:]
 			}
-			if b.results[i] == accepted {
-				good++
-			}
 		}
-		sendJSON(ctx, fasthttp.StatusOK, appendResults(nil, good, b.results))
+		sendJSON(ctx, fasthttp.StatusOK, batchAnswer(b.results))
 	}
 	b.clear()
 	batchPool.Put(b) // not deferred: see mark
 }
 
-// largeBatch is from how many bytes on a batch needs a slot to be parsed. Parsing one takes up to some milliseconds. Without
-// slots, batches would occupy all processors, and every other request would wait for a processor several times: to be read,
-// to be written and to be answered. Merchants take turns. Smaller batches are parsed in less than half a millisecond, and
-// turns would cost a tenth of their rate.
+// A batch of largeBatch bytes or more needs a slot to be parsed, which takes up to some milliseconds. Without slots, batches
+// would occupy all processors, and every other request would wait for a processor several times: to be read, to be written
+// and to be answered. Merchants take turns. Smaller batches are parsed in less than half a millisecond, and slots would cost
+// a tenth of their rate.
 const largeBatch = 64 << 10
 
 // parsers is how many large batches may be parsed at the same time. Two of Go's threads are left for everything else.
@@ -107,7 +104,7 @@ func (s *Server) parseBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *send
 	var refused *answer
 	b.events, b.results, b.marks = b.events[:0], b.results[:0], b.marks[:0]
 	if b.elements, refused = splitBatch(b.elements[:0], body); refused != nil {
-		s.metrics.events[eventRefused].Inc()
+		s.events[eventRefused].Inc()
 		refused = refusalOf(ctx, refused)
 		refused.send(ctx)
 		s.reports.refused(ctx, tag, from, refused, nil, nil)
@@ -124,20 +121,22 @@ func (s *Server) parseBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *send
 		if b.results[i] = b.events[i].readMark(&m, tag, element, from); b.results[i] == nil {
 			b.marks = append(b.marks, m)
 		} else {
-			s.metrics.events[eventRefused].Inc()
+			s.events[eventRefused].Inc()
 			s.reports.refused(ctx, tag, from, b.results[i], &b.events[i], element)
 		}
 	}
 	return true
 }
 
-func appendResults(b []byte, good int, results []*answer) []byte {
-	size := 64
+// batchAnswer returns the body of the answer to a batch.
+func batchAnswer(results []*answer) []byte {
+	size, good := 64, 0
 	for _, r := range results {
-		size += len(r.result) + 1
+		if size += len(r.result) + 1; r == accepted {
+			good++
+		}
 	}
-	b = slices.Grow(b, size)
-	b = append(b, `{"accepted":`...)
+	b := append(make([]byte, 0, size), `{"accepted":`...)
 	b = strconv.AppendInt(b, int64(good), 10)
 	b = append(b, `,"results":[`...)
 	for i, r := range results {
@@ -149,23 +148,21 @@ func appendResults(b []byte, good int, results []*answer) []byte {
 	return append(b, "]}"...)
 }
 
-// outcome counts a mark by the Outcome that the engine has set, and returns the answer for it.
+// markResults are the counter and the answer of a mark, by the Outcome that the engine has set.
+var markResults = [...]struct {
+	counter eventOutcome
+	answer  *answer
+}{
+	store.Recorded:   {eventRecorded, accepted},
+	store.Duplicate:  {eventDuplicate, accepted},
+	store.Unresolved: {eventUnresolved, noMUIDFound},
+	store.Suppressed: {eventSuppressed, personSuppressed},
+	store.Removed:    {eventRefused, tagNotFound},
+}
+
+// outcome counts a mark, and returns the answer for it.
 func (s *Server) outcome(m *store.Mark) *answer {
-	switch m.Outcome {
-	case store.Recorded:
-		s.metrics.events[eventRecorded].Inc()
-		return accepted
-	case store.Duplicate:
-		s.metrics.events[eventDuplicate].Inc()
-		return accepted
-	case store.Suppressed:
-		s.metrics.events[eventSuppressed].Inc()
-		return personSuppressed
-	case store.Removed:
-		s.metrics.events[eventRefused].Inc()
-		return tagNotFound
-	default:
-		s.metrics.events[eventUnresolved].Inc()
-		return noMUIDFound
-	}
+	result := &markResults[m.Outcome]
+	s.events[result.counter].Inc()
+	return result.answer
 }

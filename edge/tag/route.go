@@ -105,8 +105,7 @@ func (s *Server) findTag(route Route) (store.Tag, store.MerchantSettings, *answe
 	return tag, settings, refusalByState(&tag, settings)
 }
 
-// refusalByState returns the answer that refuses everything for a tag, because it is suspended or not active; nil when it is
-// neither.
+// refusalByState returns the answer to all requests for a tag that is suspended or not active; nil for any other tag.
 func refusalByState(tag *store.Tag, settings store.MerchantSettings) *answer {
 	switch {
 	case settings.Suspended:

@@ -19,11 +19,11 @@ type Trial struct {
 	Findings []check.Finding
 }
 
-// maxTrialFindings is from how many findings on the further events of a batch are not checked.
+// After maxTrialFindings findings, the further events of a batch are not checked.
 const maxTrialFindings = 200
 
-// Try returns what POST /mark would answer to the body of a request, which is for the partner API, and what is wrong with
-// the events. It records nothing and links nothing. It reads the body as POST /mark does, for a sender without a cookie.
+// Try takes the body of a request to the partner API. It returns what POST /mark would answer to that body, and what is
+// wrong with the events. It records nothing and links nothing. It reads the body as POST /mark does, without a cookie.
 // withSecret: the sender has the merchant's secret. Try knows neither limits nor persons whose events are refused after an
 // erasure.
 func Try(ctx context.Context, r *fasthttp.RequestCtx, engine store.Engine, tag store.Tag, withSecret bool, now time.Time) (Trial, error) {
@@ -74,17 +74,14 @@ func (t *trial) body(ctx context.Context, r *fasthttp.RequestCtx) error {
 		t.Findings = append(t.Findings, refusalFinding(refused, nil))
 		return nil
 	}
-	results, good := make([]*answer, len(elements)), 0
+	results := make([]*answer, len(elements))
 	for i, element := range elements {
 		var err error
 		if results[i], err = t.event(ctx, r, "/"+strconv.Itoa(i), element); err != nil {
 			return err
 		}
-		if results[i] == accepted {
-			good++
-		}
 	}
-	t.Status, t.Answer = fasthttp.StatusOK, appendResults(nil, good, results)
+	t.Status, t.Answer = fasthttp.StatusOK, batchAnswer(results)
 	return nil
 }
 

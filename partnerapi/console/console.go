@@ -16,7 +16,8 @@
 // # Sessions
 //
 // Whoever signs in with an API key, or with a link that an operator has made, gets a session: a random text of 160 bits in a
-// cookie (package cookie). It is control data, of which only a hash is stored. Two other ways were weighed:
+// cookie (package cookie). It is control data, of which only a hash is stored. The audit log has its beginning and its end.
+// Two other ways were weighed:
 //
 //   - A sealed cookie that says who is signed in needs no record. But signing out must end a session at once, also for
 //     whoever has copied the cookie. So every machine of the service would need a list of the ended sessions: a record after
@@ -72,15 +73,14 @@ type Console struct {
 
 	ofAddresses *limit.Addresses // wrong keys and links; nil: no limits
 	ofKeys      *limit.Buckets   // attempts with a key; nil: no limits
-	tenants     tenants
-	hosts       hosts
+	figures     kept[map[store.PartnerID]figures]
+	hosts       store.Hosts
+	hostList    kept[hostsJSON]
 }
 
 // New makes a console.
 func New(cfg Config) *Console {
-	c := &Console{Config: cfg, cookie: cookie.New(cfg.BaseURL), files: pageFiles()}
-	c.tenants.engine, c.tenants.log = cfg.Engine, cfg.Log
-	c.hosts = hosts{all: store.NewHosts(cfg.Engine.Directory(), cfg.OwnHosts...), directory: cfg.Engine.Directory(), certificates: cfg.Certificates}
+	c := &Console{Config: cfg, cookie: cookie.New(cfg.BaseURL), files: pageFiles(), hosts: store.NewHosts(cfg.Engine.Directory(), cfg.OwnHosts...)}
 	if cfg.Limits {
 		c.ofAddresses, c.ofKeys = limit.NewAddresses(addressRate), limit.NewBuckets()
 	}
@@ -97,35 +97,32 @@ const (
 // Serve answers requests below /console/, and passes all others to the API.
 func (c *Console) Serve(r *fasthttp.RequestCtx) {
 	path := string(r.Path())
+	isRoot := path == strings.TrimSuffix(root, "/")
+	if !isRoot && !strings.HasPrefix(path, root) {
+		c.API(r)
+		return
+	}
+	c.setHeaders(r)
 	switch {
-	case path == strings.TrimSuffix(root, "/"):
-		c.setHeaders(r)
+	case isRoot:
 		r.Response.Header.Set(fasthttp.HeaderLocation, root)
 		r.SetStatusCode(fasthttp.StatusPermanentRedirect)
-	case !strings.HasPrefix(path, root):
-		c.API(r)
 	case strings.HasPrefix(path, assetPrefix):
-		c.setHeaders(r)
 		c.route(r, route{"GET": {"console_asset", c.serveAsset}})
 	case strings.HasPrefix(path, sessionPrefix):
-		c.setHeaders(r)
 		c.route(r, route{"DELETE": {"console_end_session", c.forPartners(false, c.endSession)}})
+	case path == root+"session":
+		c.route(r, route{"GET": {"console_session", c.showSession}, "POST": {"console_sign_in", c.signIn}, "DELETE": {"console_sign_out", c.signOut}})
+	case path == root+"link":
+		c.route(r, route{"POST": {"console_link", c.showLink}})
+	case path == root+"sessions":
+		c.route(r, route{"GET": {"console_sessions", c.forPartners(true, c.listSessions)}, "DELETE": {"console_end_sessions", c.forPartners(false, c.endSessions)}})
+	case path == root+"operator/overview":
+		c.route(r, route{"GET": {"console_overview", c.forOperators(c.overview)}})
+	case path == root+"operator/audit":
+		c.route(r, route{"GET": {"console_audit", c.forOperators(c.audit)}})
 	default:
-		c.setHeaders(r)
-		switch path {
-		case root + "session":
-			c.route(r, route{"GET": {"console_session", c.showSession}, "POST": {"console_sign_in", c.signIn}, "DELETE": {"console_sign_out", c.signOut}})
-		case root + "link":
-			c.route(r, route{"POST": {"console_link", c.showLink}})
-		case root + "sessions":
-			c.route(r, route{"GET": {"console_sessions", c.forPartners(true, c.listSessions)}, "DELETE": {"console_end_sessions", c.forPartners(false, c.endSessions)}})
-		case root + "operator/overview":
-			c.route(r, route{"GET": {"console_overview", c.forOperators(c.overview)}})
-		case root + "operator/audit":
-			c.route(r, route{"GET": {"console_audit", c.forOperators(c.audit)}})
-		default:
-			c.route(r, route{"GET": {"console_page", c.servePage}})
-		}
+		c.route(r, route{"GET": {"console_page", c.servePage}})
 	}
 }
 

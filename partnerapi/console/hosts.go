@@ -8,16 +8,7 @@ import (
 	"mtagd/store"
 )
 
-// hosts are the hosts that are served, with their DNS and certificates. There may be many thousands, so the list is kept for
-// hostsAge.
-type hosts struct {
-	all          store.Hosts
-	directory    *store.Directory
-	certificates Certificates // nil without TLS
-	kept         kept[hostsJSON]
-}
-
-// hostsAge is how old the list of hosts may be.
+// hostsAge is how old the list of hosts may be: there may be many thousands.
 const hostsAge = 10 * time.Second
 
 // dueBefore is how long before its end a certificate is due. The service renews a certificate when a third of its life is
@@ -54,17 +45,17 @@ type hostCertificate struct {
 	Due bool `json:"due"`
 }
 
-// view returns what is known of the hosts, at most maxListed of them.
-func (h *hosts) view(now time.Time) hostsJSON {
-	view, _, _ := h.kept.get(now, hostsAge, func() (hostsJSON, error) { return h.look(now), nil }) // it cannot fail
+// viewHosts returns the hosts that are served, with their DNS and certificates, at most maxListed of them.
+func (c *Console) viewHosts(now time.Time) hostsJSON {
+	view, _, _ := c.hostList.get(now, hostsAge, func() (hostsJSON, error) { return c.listHosts(now), nil }) // it cannot fail
 	return view
 }
 
-func (h *hosts) look(now time.Time) hostsJSON {
-	names := h.all.All()
+func (c *Console) listHosts(now time.Time) hostsJSON {
+	names := c.hosts.All()
 	view := hostsJSON{Total: len(names), Items: make([]hostJSON, 0, len(names))}
 	for _, name := range names {
-		host := h.one(name, now)
+		host := c.host(name, now)
 		if host.Certificate != nil && host.Certificate.Due {
 			view.Due++
 		}
@@ -80,21 +71,21 @@ func (h *hosts) look(now time.Time) hostsJSON {
 	return view
 }
 
-func (h *hosts) one(name string, now time.Time) hostJSON {
-	host := hostJSON{Host: name, Kind: "own", Partner: h.all.Partner(name)}
-	if !h.all.IsOwn(name) {
-		host.Kind, host.DNS = string(store.Preverified), h.dns(name)
-		if tags := h.directory.TagsOn(name); len(tags) > 0 {
-			host.Kind = string(tags[0].Type)
+func (c *Console) host(name string, now time.Time) hostJSON {
+	host := hostJSON{Host: name, Kind: "own", Partner: c.hosts.Partner(name)}
+	if !c.hosts.IsOwn(name) {
+		host.Kind = string(store.Preverified)
+		if tags := c.Engine.Directory().TagsOn(name); len(tags) > 0 { // else nobody has checked its DNS
+			host.Kind, host.DNS = string(tags[0].Type), dnsOf(tags)
 		}
 	}
 	if host.DNS != nil && !host.DNS.Connected {
 		host.trouble = 1
 	}
-	if h.certificates == nil {
+	if c.Certificates == nil {
 		return host
 	}
-	cert := h.certificates.Certificate(name)
+	cert := c.Certificates.Certificate(name)
 	due := cert.Status == store.CertificateFailed || !cert.NotAfter.IsZero() && cert.NotAfter.Sub(now) < dueBefore
 	if due {
 		host.trouble = 2
@@ -104,12 +95,8 @@ func (h *hosts) one(name string, now time.Time) hostJSON {
 	return host
 }
 
-// dns returns what is known of a tag host's DNS; nil for a tracking domain without a tag, which nobody has checked.
-func (h *hosts) dns(name string) *hostDNS {
-	tags := h.directory.TagsOn(name)
-	if len(tags) == 0 {
-		return nil
-	}
+// dnsOf returns what is known of the DNS of a host with some tags.
+func dnsOf(tags []store.Tag) *hostDNS {
 	dns := &hostDNS{}
 	for _, t := range tags { // the tags of a tracking domain have the same DNS, but each is updated on its own
 		dns.Connected = dns.Connected || t.Connected

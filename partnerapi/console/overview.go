@@ -118,12 +118,12 @@ func (c *Console) overview(r *fasthttp.RequestCtx) error {
 	}
 	view := overviewJSON{
 		System: system, Now: now, Uptime: int64(now.Sub(system.Started) / time.Second), Ready: system.NotReady == nil,
-		Hosts: c.hosts.view(now), Rates: viewRates(system.Rates), Backups: viewBackup(system.Backup, now),
+		Hosts: c.viewHosts(now), Rates: viewRates(system.Rates), Backups: viewBackup(system.Backup, now),
 	}
 	if system.NotReady != nil {
 		view.NotReady = system.NotReady.Error()
 	}
-	if view.Partners, err = c.tenants.view(ctx, list, now); err != nil {
+	if view.Partners, err = c.viewPartners(ctx, list, now); err != nil {
 		return err
 	}
 	if view.Suspended.Items, view.Suspended.Total, err = c.suspended(ctx); err != nil {

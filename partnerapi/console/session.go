@@ -191,7 +191,7 @@ func (c *Console) begun(r *fasthttp.RequestCtx, s store.Session, key store.Key, 
 	c.endReplaced(r, s)
 	partnerapi.SetPartner(r, caller(s))
 	c.cookie.Set(r, text, s.ExpiresAt.Sub(c.Now()))
-	c.Log.Info("console: signed in", "partner", s.Partner, "key_id", s.Key, "link_id", s.Link, "session", s.ID, "request_id", requestid.Of(r))
+
 	return partnerapi.Reply(r, fasthttp.StatusOK, c.show(s, key))
 }
 
@@ -245,15 +245,12 @@ func (c *Console) signOut(r *fasthttp.RequestCtx) error {
 		return otherSite
 	}
 	c.cookie.Clear(r) // at least this browser forgets it
-	if s, _, ok := c.cookie.Session(r, c.Engine.Directory(), c.Now()); ok {
-		if err := c.Engine.EndSession(as(s, r), s.ID); err != nil && store.KindOf(err) != store.KindNotFound {
-			return err
-		}
-		partnerapi.SetPartner(r, caller(s))
-		c.Log.Info("console: signed out", "partner", s.Partner, "session", s.ID, "request_id", requestid.Of(r))
+	s, _, ok := c.cookie.Session(r, c.Engine.Directory(), c.Now())
+	if !ok {
+		return ended(r, nil)
 	}
-	r.SetStatusCode(fasthttp.StatusNoContent)
-	return nil
+	partnerapi.SetPartner(r, caller(s))
+	return ended(r, c.Engine.EndSession(as(s, r), s.ID))
 }
 
 // fail answers with an error. Faults of the service are logged.

@@ -6,7 +6,6 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"mtagd/edge/requestid"
 	"mtagd/partnerapi"
 	"mtagd/store"
 )
@@ -67,21 +66,20 @@ func (c *Console) endSession(r *fasthttp.RequestCtx, by store.Session) error {
 	if !ok || s.Partner != by.Partner {
 		return refusal{fasthttp.StatusNotFound, "Session not found"}
 	}
-	return c.ended(r, by, c.Engine.EndSession(as(by, r), id))
+	return ended(r, c.Engine.EndSession(as(by, r), id))
 }
 
 // endSessions ends all sessions of the partner, that of the request too, and the links that were not used.
 func (c *Console) endSessions(r *fasthttp.RequestCtx, by store.Session) error {
 	_, err := c.Engine.EndSessions(as(by, r), by.Partner)
-	return c.ended(r, by, err)
+	return ended(r, err)
 }
 
-// ended answers after sessions were ended on behalf of one. It is no error if they have just ended.
-func (c *Console) ended(r *fasthttp.RequestCtx, by store.Session, err error) error {
+// ended answers after sessions were ended. It is no error if they have just ended.
+func ended(r *fasthttp.RequestCtx, err error) error {
 	if err != nil && store.KindOf(err) != store.KindNotFound {
 		return err
 	}
-	c.Log.Info("console: sessions ended", "partner", by.Partner, "by_session", by.ID, "path", string(r.Path()), "request_id", requestid.Of(r))
 	r.SetStatusCode(fasthttp.StatusNoContent)
 	return nil
 }

@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -12,14 +11,6 @@ import (
 
 // maxListed is how many partners, suspended tenants and hosts an overview lists.
 const maxListed = 1000
-
-// tenants has the figures of the partners. They are kept for figuresAge, because each merchant must be looked up to get
-// them.
-type tenants struct {
-	engine  store.Engine
-	log     *slog.Logger
-	figures kept[map[store.PartnerID]figures]
-}
 
 // kept is what is read again only when it is old.
 type kept[T any] struct {
@@ -43,7 +34,7 @@ func (k *kept[T]) get(now time.Time, age time.Duration, read func() (T, error)) 
 }
 
 const (
-	figuresAge = time.Minute     // how old figures may be
+	figuresAge = time.Minute     // how old figures may be: to get them, each merchant must be looked up
 	countTime  = 5 * time.Second // how long events are counted; partners that were not reached have no figures
 )
 
@@ -70,8 +61,8 @@ type partnerOverview struct {
 	Bytes     *uint64         `json:"bytes"`
 }
 
-func (t *tenants) view(ctx context.Context, list []store.Partner, now time.Time) (partners, error) {
-	figures, read, err := t.figures.get(now, figuresAge, func() (map[store.PartnerID]figures, error) { return t.count(ctx, list) })
+func (c *Console) viewPartners(ctx context.Context, list []store.Partner, now time.Time) (partners, error) {
+	figures, read, err := c.figures.get(now, figuresAge, func() (map[store.PartnerID]figures, error) { return c.countPartners(ctx, list) })
 	if err != nil {
 		return partners{}, err
 	}
@@ -84,20 +75,20 @@ func (t *tenants) view(ctx context.Context, list []store.Partner, now time.Time)
 	return view, nil
 }
 
-func (t *tenants) count(ctx context.Context, list []store.Partner) (map[store.PartnerID]figures, error) {
+func (c *Console) countPartners(ctx context.Context, list []store.Partner) (map[store.PartnerID]figures, error) {
 	counting, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
 	all := map[store.PartnerID]figures{}
 	for _, p := range list[:min(len(list), maxListed)] {
-		_, merchants, err := t.engine.Merchants(ctx, store.MerchantQuery{Partner: p.ID})
+		_, merchants, err := c.Engine.Merchants(ctx, store.MerchantQuery{Partner: p.ID})
 		if err != nil {
 			return nil, err
 		}
 		f := figures{merchants: merchants}
 		if counting.Err() == nil {
 			// Show the overview without these figures: the rest of it may say why they are missing.
-			if err := t.countEvents(counting, p.ID, &f); err != nil {
-				t.log.Warn("console: the events of a partner were not counted", "partner", p.ID, "error", err)
+			if err := c.countEvents(counting, p.ID, &f); err != nil {
+				c.Log.Warn("console: the events of a partner were not counted", "partner", p.ID, "error", err)
 			}
 		}
 		all[p.ID] = f
@@ -106,10 +97,10 @@ func (t *tenants) count(ctx context.Context, list []store.Partner) (map[store.Pa
 }
 
 // countEvents counts the events of one partner.
-func (t *tenants) countEvents(ctx context.Context, id store.PartnerID, f *figures) error {
+func (c *Console) countEvents(ctx context.Context, id store.PartnerID, f *figures) error {
 	var events, bytes uint64
-	for some := range slices.Chunk(t.engine.Directory().MerchantsWithTags(id), 1000) {
-		usage, err := t.engine.Usage(ctx, some)
+	for some := range slices.Chunk(c.Engine.Directory().MerchantsWithTags(id), 1000) {
+		usage, err := c.Engine.Usage(ctx, some)
 		if err != nil {
 			return err
 		}

@@ -31,11 +31,11 @@ func New(baseURL string) Cookie {
 	return Cookie{scheme}
 }
 
-// IsSecure reports whether the service is reached over HTTPS.
-func (c Cookie) IsSecure() bool { return c.scheme == "https" }
+// isSecure reports whether the service is reached over HTTPS.
+func (c Cookie) isSecure() bool { return c.scheme == "https" }
 
 func (c Cookie) name() string {
-	if c.IsSecure() {
+	if c.isSecure() {
 		return "__Host-mtagd_session"
 	}
 	return "mtagd_session"
@@ -57,7 +57,7 @@ func (c Cookie) set(r *fasthttp.RequestCtx, value string, seconds int) {
 	k.SetValue(value)
 	k.SetPath("/")
 	k.SetHTTPOnly(true)
-	k.SetSecure(c.IsSecure())
+	k.SetSecure(c.isSecure())
 	k.SetSameSite(fasthttp.CookieSameSiteStrictMode)
 	if seconds > 0 {
 		k.SetMaxAge(seconds)

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -46,20 +47,9 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 
 func (g guard) allows(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
-	for _, p := range g.allow {
-		if p.Contains(addr) {
-			return true
-		}
-	}
-	if !addr.IsGlobalUnicast() || addr.IsPrivate() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() {
-		return false
-	}
-	for _, p := range special {
-		if p.Contains(addr) {
-			return false
-		}
-	}
-	return true
+	contains := func(p netip.Prefix) bool { return p.Contains(addr) }
+	return slices.ContainsFunc(g.allow, contains) ||
+		addr.IsGlobalUnicast() && !addr.IsPrivate() && !slices.ContainsFunc(special, contains)
 }
 
 // control is called with the address that a connection is about to be made to, after DNS, each time.

@@ -163,9 +163,14 @@ func (s *Service) count() int {
 
 // shardOf returns the shard of a merchant.
 func (s *Service) shardOf(m store.MerchantID) int {
+	return int(hashOf(string(m)) % uint32(s.count()))
+}
+
+// hashOf returns the FNV-1a hash of a text.
+func hashOf(s string) uint32 {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(m)) // never fails
-	return int(h.Sum32() % uint32(s.count()))
+	_, _ = h.Write([]byte(s)) // never fails
+	return h.Sum32()
 }
 
 // runShard runs a shard as long as its lease is held, again and again.

@@ -297,7 +297,7 @@ func (s *Service) Create(ctx context.Context, m store.Merchant, c Change) (d Des
 	if made, _, err = s.apply(&d, c); err != nil {
 		return d, nil, err
 	}
-	err = s.update(ctx, m, d.ID, func(old *Destination) (string, error) {
+	err = s.put(ctx, m, d.ID, func(old *Destination) (string, error) {
 		*old = d
 		return "", nil
 	})
@@ -305,8 +305,20 @@ func (s *Service) Create(ctx context.Context, m store.Merchant, c Change) (d Des
 }
 
 // update changes a stored destination in one transaction. The change returns what the audit log says of it. KindNotFound:
-// destination, unless it is new.
+// destination.
 func (s *Service) update(ctx context.Context, m store.Merchant, id string, change func(d *Destination) (detail string, err error)) error {
+	return s.put(ctx, m, id, func(d *Destination) (string, error) {
+		if d.ID == "" {
+			return "", errNoDestination
+		}
+		return change(d)
+	})
+}
+
+var errNoDestination = store.NotFound("destination")
+
+// put is update for a destination that may be new: the change then gets the zero Destination.
+func (s *Service) put(ctx context.Context, m store.Merchant, id string, change func(d *Destination) (detail string, err error)) error {
 	var d Destination
 	err := s.Engine.UpdateDestination(ctx, m.ID, id, func(content []byte) ([]byte, store.AuditEntry, error) {
 		d = Destination{}
@@ -336,37 +348,25 @@ func (s *Service) update(ctx context.Context, m store.Merchant, id string, chang
 	return err
 }
 
-var errNoDestination = store.NotFound("destination")
-
-// existing is a change of a destination that must exist.
-func existing(change func(d *Destination) (string, error)) func(d *Destination) (string, error) {
-	return func(d *Destination) (string, error) {
-		if d.ID == "" {
-			return "", errNoDestination
-		}
-		return change(d)
-	}
-}
-
 // Update changes a destination. made is as for Create. KindNotFound: destination.
 func (s *Service) Update(ctx context.Context, m store.Merchant, id string, c Change) (d Destination, made map[string]string, err error) {
-	err = s.update(ctx, m, id, existing(func(old *Destination) (string, error) {
+	err = s.update(ctx, m, id, func(old *Destination) (string, error) {
 		var fields []string
 		var err error
 		made, fields, err = s.apply(old, c)
 		d = *old
 		return strings.Join(fields, ", "), err
-	}))
+	})
 	return d, made, err
 }
 
 // Delete deletes a destination, and what is known of its deliveries. KindNotFound: destination.
 func (s *Service) Delete(ctx context.Context, m store.Merchant, id string) error {
-	return s.update(ctx, m, id, existing(func(d *Destination) (string, error) {
+	return s.update(ctx, m, id, func(d *Destination) (string, error) {
 		kept := d.Type
 		*d = Destination{}
 		return kept, nil
-	}))
+	})
 }
 
 // Replay requests that events are sent again, with the same ids. KindNotFound: destination. KindBusy: maxReplays are
@@ -379,7 +379,7 @@ func (s *Service) Replay(ctx context.Context, m store.Merchant, id string, r Rep
 	if err != nil {
 		return d, err
 	}
-	err = s.update(ctx, m, id, existing(func(old *Destination) (string, error) {
+	err = s.update(ctx, m, id, func(old *Destination) (string, error) {
 		open := map[uint64]bool{}
 		for _, of := range st.Replays {
 			open[of.Of] = true
@@ -397,7 +397,7 @@ func (s *Service) Replay(ctx context.Context, m store.Merchant, id string, r Rep
 		old.Replays = old.Replays[max(0, len(old.Replays)-maxReplays):]
 		d = *old
 		return fmt.Sprintf("replay %d", r.ID), nil
-	}))
+	})
 	return d, err
 }
 
@@ -414,8 +414,8 @@ func (s *Service) Get(ctx context.Context, m store.MerchantID, id string) (d Des
 func (s *Service) List(ctx context.Context, m store.MerchantID) (all []Destination, err error) {
 	docs, err := s.Engine.Destinations(ctx, m)
 	for _, doc := range docs {
-		var d Destination
-		if err := json.Unmarshal(doc.Content, &d); err != nil {
+		d, err := decodeDestination(doc)
+		if err != nil {
 			return nil, err
 		}
 		all = append(all, d)
@@ -440,7 +440,7 @@ func (s *Service) RotateKey(ctx context.Context) (n int, err error) {
 		} else if err != nil {
 			return n, err
 		}
-		if err := s.update(ctx, m, doc.ID, existing(func(d *Destination) (string, error) { return "key", s.reseal(d) })); err != nil {
+		if err := s.update(ctx, m, doc.ID, func(d *Destination) (string, error) { return "key", s.reseal(d) }); err != nil {
 			return n, fmt.Errorf("destination %s: %w", doc.ID, err)
 		}
 		n++

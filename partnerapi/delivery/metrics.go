@@ -1,9 +1,8 @@
 package delivery
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // metrics is what operators see. Destinations are counted by type, because there may be thousands.
@@ -15,28 +14,26 @@ type metrics struct {
 	paused   prometheus.Counter
 }
 
-func newMetrics(register prometheus.Registerer, s *Service) *metrics {
+// newMetrics registers the metrics, unless reg is nil.
+func newMetrics(reg prometheus.Registerer, s *Service) *metrics {
+	registered := promauto.With(reg)
 	m := &metrics{
-		events: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mtagd_delivery_events_total",
+		events: registered.NewCounterVec(prometheus.CounterOpts{Name: "mtagd_delivery_events_total",
 			Help: "Events by type of destination and what became of them: delivered, filtered, no_consent, erased or dead."}, []string{"type", "outcome"}),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mtagd_delivery_requests_total",
+		requests: registered.NewCounterVec(prometheus.CounterOpts{Name: "mtagd_delivery_requests_total",
 			Help: "Requests to destinations, by type and result: delivered or failed."}, []string{"type", "result"}),
-		lag: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "mtagd_delivery_lag_seconds",
+		lag: registered.NewHistogram(prometheus.HistogramOpts{Name: "mtagd_delivery_lag_seconds",
 			Help: "Time from the receipt of an event to its delivery.", Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2, 5, 30, 300, 3600, 86400}}),
-		took: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "mtagd_delivery_request_seconds",
+		took: registered.NewHistogram(prometheus.HistogramOpts{Name: "mtagd_delivery_request_seconds",
 			Help: "Time that a destination takes to answer.", Buckets: []float64{.005, .025, .1, .25, 1, 5, 15}}),
-		paused: prometheus.NewCounter(prometheus.CounterOpts{Name: "mtagd_delivery_paused_total",
+		paused: registered.NewCounter(prometheus.CounterOpts{Name: "mtagd_delivery_paused_total",
 			Help: "Destinations that the service has paused: they answered 410, or have too many dead letters."}),
-	}
-	if register == nil {
-		return m
 	}
 	for name := range s.kinds { // a counter that is not there yet has no first increase
 		for _, outcome := range outcomes {
 			m.events.WithLabelValues(name, outcome)
 		}
 	}
-	register.MustRegister(m.events, m.requests, m.lag, m.took, m.paused)
 	for _, of := range []struct {
 		name, help string
 		counts     func(r *runner) bool
@@ -46,7 +43,7 @@ func newMetrics(register prometheus.Registerer, s *Service) *metrics {
 		{"mtagd_delivery_broken", "Destinations whose settings or secrets cannot be used.", func(r *runner) bool { return r.problem != "" }},
 		{"mtagd_delivery_dead_letters", "Destinations that have dead letters.", func(r *runner) bool { return r.st.Letters > 0 }},
 	} {
-		register.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: of.name, Help: of.help}, func() float64 { return s.countRunners(of.counts) }))
+		registered.NewGaugeFunc(prometheus.GaugeOpts{Name: of.name, Help: of.help}, func() float64 { return s.countRunners(of.counts) })
 	}
 	return m
 }
@@ -78,10 +75,3 @@ func (m *metrics) count(kind string, events [fates]uint64) {
 		}
 	}
 }
-
-func (m *metrics) request(kind string, state DeliveryState, took time.Duration) {
-	m.requests.WithLabelValues(kind, string(state)).Inc()
-	m.took.Observe(took.Seconds())
-}
-
-func (m *metrics) delivered(lag time.Duration) { m.lag.Observe(lag.Seconds()) }

@@ -80,10 +80,10 @@ func (r *runner) pause(why string) {
 		ctx := context.WithoutCancel(sh.ctx)
 		merchant, err := sh.s.Engine.Merchant(ctx, m)
 		if err == nil {
-			err = sh.s.update(ctx, merchant, id, existing(func(d *Destination) (string, error) {
+			err = sh.s.update(ctx, merchant, id, func(d *Destination) (string, error) {
 				d.Paused, d.PausedReason = true, why
 				return "paused: " + why, nil
-			}))
+			})
 		}
 		if err != nil && store.KindOf(err) != store.KindNotFound {
 			sh.s.Log.Error("the pause of a destination could not be noted", "destination", id, "error", err)
@@ -98,7 +98,7 @@ func (r *runner) finish(rt *route, d *round, n int, now time.Time) {
 		counted[d.fates[i]]++
 		switch d.fates[i] {
 		case delivered:
-			r.sh.s.metrics.delivered(now.Sub(d.items[i].event.ReceivedAt))
+			r.sh.s.metrics.lag.Observe(now.Sub(d.items[i].event.ReceivedAt).Seconds())
 		case dead:
 			r.letterOf(d, i, i+1, now)
 		case expired:

@@ -63,10 +63,7 @@ func newItem(e *store.Received, after store.Cursor, now time.Time) *item {
 	one := &item{event: *e, after: after, since: now}
 	one.event.Raw, one.event.Details = slices.Clone(e.Raw), e.Details.Clone()
 	one.event.MUID = store.MUID(strings.Clone(string(e.MUID)))
-	one.who = 2166136261 // FNV-1a
-	for _, c := range []byte(e.MUID) {
-		one.who = (one.who ^ uint32(c)) * 16777619
-	}
+	one.who = hashOf(string(e.MUID))
 	return one
 }
 

@@ -63,8 +63,9 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 	}
 	sh.mu.Unlock()
 	lanes := make([][]int, max(1, rt.target.Limits().Lanes))
-	// After a failed request, the other visitors of its lane still get their turn: when the destination is there, and when it is
-	// tested, because it may fail on a few events only.
+	// A failed request ends its lane. The next pass of the loop sends the events of the lane's other visitors, because the
+	// destination may fail on a few events only. There is a next pass if the destination responded, or if this is a test of
+	// whether it has recovered.
 	for left, before := true, -1; left && before != l.final(); {
 		left, before = false, l.final()
 		clear(lanes)
@@ -315,7 +316,8 @@ func (l *lane) request(rt *route, request kind.Request, of []*kind.Event) {
 		l.d.deliveries = slices.Delete(l.d.deliveries, 0, n-keptDeliveries)
 	}
 	l.mu.Unlock()
-	sh.s.metrics.request(rt.Type, state, sent.took)
+	sh.s.metrics.requests.WithLabelValues(rt.Type, string(state)).Inc()
+	sh.s.metrics.took.Observe(sent.took.Seconds())
 	set := func(at int, f fate, reason string) { l.d.fates[of[at].Place], l.d.reasons[of[at].Place] = f, reason }
 	switch {
 	case v.Outcome == kind.Refused && len(of) > 1: // perhaps one event is the reason

@@ -11,8 +11,8 @@ import (
 	"mtagd/store"
 )
 
-// state is how far a destination is, as it is stored. Everything before Cursor is delivered, refused or left out, but for
-// what is in Retry and Replays. So any state that was ever stored loses nothing: at most, events are sent again.
+// state is how far a destination is, as it is stored. All events before Cursor are delivered, refused or left out, except
+// those in Retry and Replays. So any state that was ever stored loses nothing: at most, events are sent again.
 type state struct {
 	Cursor   store.Cursor `json:"cursor"`
 	Attached bool         `json:"attached,omitempty"` // it is where the shard is (headState), if that is later

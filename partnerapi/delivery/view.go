@@ -138,10 +138,7 @@ func (s *Service) Preview(ctx context.Context, d Destination, id store.EventID, 
 		if !withBrowser {
 			e.Client = nil
 		}
-		p, r, err := s.preview(rt, e, gone, now)
-		if err != nil {
-			return nil, err
-		}
+		p, r := s.preview(rt, e, gone, now)
 		if send && r != nil {
 			sent := s.client.send(ctx, *r, requestTimeout)
 			masked := mask([]*kind.Event{{Browser: s.Browser(rt.Merchant, e.Client)}})
@@ -201,14 +198,14 @@ var exampleEvent = []byte(`{"event":"Purchase","event_id":"test","muid":"test","
 	`"pageUrl":"https://shop.example/thanks","client_user_agent":"Mozilla/5.0","consent":{"analytics_storage":"granted","ad_storage":"granted","ad_user_data":"granted"}}`)
 
 // preview returns what would be sent for an event; no request when nothing would.
-func (s *Service) preview(rt *route, stored store.Received, gone erasing, now time.Time) (Preview, *kind.Request, error) {
+func (s *Service) preview(rt *route, stored store.Received, gone erasing, now time.Time) (Preview, *kind.Request) {
 	e := &kind.Event{Received: stored, Delivery: rt.deliveryID(stored.ID)}
 	p := Preview{EventID: stored.ID, Event: stored.Name, Result: "send"}
 	e.Browser = s.Browser(rt.Merchant, stored.Client)
 	fate, why := rt.judge(e, gone.has(e), now)
 	if fate != unsent {
 		p.Result = "not sent: " + why
-		return p, nil, nil
+		return p, nil
 	}
 	requests, refusals := rt.target.Requests([]*kind.Event{e}, now)
 	if len(refusals) > 0 || len(requests) == 0 {
@@ -216,7 +213,7 @@ func (s *Service) preview(rt *route, stored store.Received, gone erasing, now ti
 		if len(refusals) > 0 {
 			p.Result += ": " + refusals[0].Reason
 		}
-		return p, nil, nil
+		return p, nil
 	}
 	r, shownAs := requests[0], requests[0]
 	if e.Browser != (kind.Browser{}) {
@@ -237,7 +234,7 @@ func (s *Service) preview(rt *route, stored store.Received, gone erasing, now ti
 	if r.Header.Get("Authorization") != "" { // it may have a token that was made with a secret
 		p.Headers["authorization"] = "***"
 	}
-	return p, &r, nil
+	return p, &r
 }
 
 // shown returns a body as it is if it is JSON, else as a string or only its size.

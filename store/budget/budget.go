@@ -51,9 +51,9 @@ func New[K comparable](total int64, share func(K) int64) *Budget[K] {
 // Turns returns a budget of n slots. Holders take turns; one may have all slots while no other waits.
 func Turns[K comparable](n int64) *Budget[K] { return New(n, func(K) int64 { return n }) }
 
-// Fair makes the holders leave room for each other, and returns b: a holder may have at most as much as is free then.
-// So however many hold all they may, the next one finds some room, and who has most waits. Only a holder without a
-// reservation gets what it asks for whenever that is free. Fair must be called before anything is reserved.
+// Fair makes the holders leave room for each other, and returns b: after a reservation, a holder has at most as much as is
+// free. So there is some room for the next holder, however many there are, and those with the most wait. A holder without
+// a reservation gets what it asks for if that is free. Fair must be called before anything is reserved.
 func (b *Budget[K]) Fair() *Budget[K] {
 	b.fair = true
 	return b

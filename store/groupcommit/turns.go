@@ -93,9 +93,9 @@ const (
 	maxQueueBytes = 32 << 20
 	shareOfFree   = 3
 
-	// A request that does not fit into its merchant's share may take reserved bytes, which no share includes. Those of
-	// one merchant are enough for an event of the largest size. Those of all merchants together are enough for more than
-	// two hundred merchants that fill their shares: only then are others refused.
+	// A request that does not fit into its merchant's share may take reserved bytes, which no share includes. One merchant
+	// may take enough for an event of the largest size, and all merchants together maxReservedBytes. So more than two
+	// hundred merchants must fill their shares before the requests of other merchants are refused.
 	reservedBytes    = store.MaxEventBytes + 4<<10
 	maxReservedBytes = 16 << 20
 

@@ -62,10 +62,10 @@ func (l *liveIndex) replay(x *rank.Index, from, upTo uint64) error {
 	return l.replayJournal(x, from, upTo)
 }
 
-// replayArchive replays all archived events into an empty index, one merchant after the other. With each merge the
-// index notes the number up to which it covers the events, and it takes only events with a greater number. Here that is
-// the number of the call of Replay, far below the number of any chunk; only the last call passes the boundary. So after
-// a kill the index does not cover the boundary, and the next start begins again.
+// replayArchive replays all archived events into an empty index, one merchant after the other. With each merge, the index
+// notes the number that the last call of Replay passed: what it covers. All calls but the last pass their own count, which
+// is far below the number of any chunk; only the last passes the boundary. So after a kill the index does not cover the
+// boundary, and the next start begins again.
 func (l *liveIndex) replayArchive(x *rank.Index, boundary uint64) error {
 	merchants, err := l.archive.Merchants()
 	if err != nil {

@@ -115,5 +115,5 @@ func CheckFinished(dir string) error {
 	case err != nil:
 		return err
 	}
-	return fmt.Errorf("%q into this directory has not finished: run it again, or it lacks events", command)
+	return fmt.Errorf("%q into this directory has not finished: run it again, because events are missing", command)
 }

@@ -137,7 +137,7 @@ func (s *stored) noteBlocks(ctx context.Context, x *rank.Index, found archive.Da
 	return nil
 }
 
-// noteMissing notes events that only the index has, up to the chunk upTo, and takes them out of it. The caller keeps
+// noteMissing notes events up to the chunk upTo that only the index has, and removes them from the index. The caller keeps
 // events from moving and from being removed.
 func (s *stored) noteMissing(ctx context.Context, x *rank.Index, upTo uint64, keys map[codec.MerchantKey][]rank.Key) error {
 	events := 0

@@ -183,7 +183,7 @@ func (c *copier) copyRest(ctx context.Context) error {
 	return c.compare(ctx, control)
 }
 
-// Events are written together until there are so many, or their bodies have so many bytes.
+// Events are written in portions. A portion ends with this number of events, or bytes of their bodies.
 const (
 	portionEvents = 20_000
 	portionBytes  = 8 << 20

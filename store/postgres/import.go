@@ -165,8 +165,8 @@ func (d *Database) noteReady(ctx context.Context, tx pgx.Tx, ready bool) error {
 // number is missing before it, so that a node which was started on the empty database finds that it must be started again.
 const numberOfImport = 2
 
-// SetControl implements migrate.Target. It writes as changes do, but for what nodes need to know of a change: there are
-// none.
+// SetControl implements migrate.Target. It writes records as changes do. It leaves out what tells nodes of a change, because
+// no node is running.
 func (d *Database) SetControl(ctx context.Context, all *migrate.Control) error {
 	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
@@ -200,8 +200,8 @@ func (d *Database) Ready(ctx context.Context, upTo uint64) (to migrate.Place, er
 		if _, err := tx.Exec(ctx, "SELECT setval('receipt', greatest(last_value, $1)) FROM receipt", int64(upTo)); err != nil {
 			return err
 		}
-		// The last flush, so that feeds end there. A run that was cut off may have left one: feeds would take it that all
-		// flushes since then are there.
+		// This is the last flush, so that feeds end there. A run that was cut off may have left an earlier one: from there
+		// on, feeds would expect all flushes.
 		if _, err := tx.Exec(ctx, "DELETE FROM flush"); err != nil {
 			return err
 		}

@@ -6,15 +6,15 @@
 // Package rules has the rules, and all records in memory. They are stored in the table record. A change takes the lock
 // conn.LockControl for its transaction, so that changes are made one after the other, on whatever node. It gets a row in the
 // table change, numbered in the order of the commits, and its records get that number. Each node reads what is new several
-// times a second (control/follow.go), before a change, and before it answers from the control data. It is not ready when it
-// could not for store.MaxDirectoryAge.
+// times a second (control/follow.go), before a change, and before it answers from the control data. A node that could not
+// read for store.MaxDirectoryAge is not ready.
 //
 // # Recording
 //
 // Requests wait in a queue (package groupcommit), of which one goroutine makes groups. A group is one transaction of two
 // round trips:
 //
-//  1. The event_ids of the group are remembered, and those that already were are found. The links that the group needs are
+//  1. The event_ids of the group are inserted, which shows those that were there before. The links that the group needs are
 //     read. Now the outcome of each mark is known.
 //  2. Links are written. The lock conn.LockReceipt is taken, and the flush gets its number. Events, deltas and the flush are
 //     written. COMMIT waits neither for the disk nor for the standbys. Then a second commit, of a message that nobody reads,

@@ -216,7 +216,7 @@ type round struct {
 // maxErrors is how many errors of a round are logged: all merchants may have the same one.
 const maxErrors = 10
 
-// begin begins a round that also looks at so many merchants. Without tasks and merchants it does not ask for the time.
+// begin begins a round that also looks at a number of merchants. Without tasks and merchants it does not ask for the time.
 func (r *Runner) begin(ctx context.Context, merchants int) (w *round, err error) {
 	w = &round{Runner: r, ctx: ctx}
 	if w.erasures, w.removals, err = r.Engine.Tasks(ctx); err != nil {

@@ -2,8 +2,8 @@ package rules
 
 import "mtagd/store"
 
-// erasing is how the erasures of one merchant are done together (EraseOf): what of its events and links is whose, and what
-// of that is noted.
+// erasing does the erasures of one merchant together (EraseOf): it decides which events and links belong to which person,
+// and counts them for the receipts.
 type erasing struct {
 	ids      []store.ErasureID
 	persons  *Persons     // of the erasures, in their order

@@ -9,7 +9,7 @@ import (
 // A link decides which events a person's requests take. So links have a source. Whoever knows a tag id and an identifier can
 // learn the muid of that identifier, and can link other identifiers to it, or that identifier to another muid. Such links
 // are claimed. The cookie of the tag host cannot be trusted either once somebody may know its muid: anyone can write a
-// header. What nobody can know is the muid of a visitor to whom no identifier was linked yet.
+// header. Nobody can know the muid of a visitor to whom no identifier was linked yet.
 
 // SourceOfLink returns the source of a link. before is the one that a link of the same identifier and muid has had: a link
 // never gets a lesser one. isLinked says whether an identifier was linked to the muid before, and cookies how many links

@@ -49,8 +49,8 @@ func (p *Persons) OfLink(l store.Link) []int {
 	return merge(p.muids[store.MUIDKey(l.MUID)], p.identifiers[l.Identifier])
 }
 
-// Links returns of each person how many of some links belong to it, and the identifiers in these whose events are refused if
-// the person is erased with suppress.
+// Links returns for each person how many of the links belong to the person, and which of their identifiers are suppressed
+// when the person is erased with suppress: later events with them are refused.
 func (p *Persons) Links(links []store.Link) (numbers []int, suppressed [][]store.IdentityKey) {
 	numbers, suppressed = make([]int, len(p.withClaimed)), make([][]store.IdentityKey, len(p.withClaimed))
 	for _, l := range links {

@@ -114,8 +114,8 @@ func newKind[K ~string, V any](name string, decode func(key string, value []byte
 	}
 }
 
-// Moved returns the records that a move copies, in the order of their kinds and keys: all but
-// sessions and the id of the data directory. It may change all.
+// Moved returns the records that a move copies, in the order of their kinds and keys. It leaves out sessions and the id of
+// the data directory. It reuses the slice.
 func Moved(all []Record) []Record {
 	all = slices.DeleteFunc(all, func(r Record) bool { return r.Kind == Sessions || r.Kind == Meta && r.Key == metaID })
 	slices.SortFunc(all, func(a, b Record) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Key, b.Key)) })

@@ -58,9 +58,9 @@ type Driver interface {
 	Now(ctx context.Context) (time.Time, error)
 	// Audit is store.Control.Audit.
 	Audit(ctx context.Context, q store.AuditQuery) ([]store.AuditEntry, error)
-	// ReadDocuments returns documents of a kind in the order of store.CompareDocuments: those of one merchant, or, with nil,
-	// all. Of a merchant, id selects the one with this id or, with a slash at its end, those whose ids begin with it.
-	// Damaged ones are left out, but for one that is asked for by its id.
+	// ReadDocuments returns documents of a kind in the order of store.CompareDocuments. Without a merchant it returns all.
+	// With one, it returns the merchant's documents; an id selects the document with this id, and an id with a slash at its
+	// end the documents whose ids begin with it. Damaged documents are left out, except one that its id selects.
 	ReadDocuments(ctx context.Context, kind store.DocumentKind, m *store.MerchantID, id string) ([]store.Document, error)
 }
 

@@ -109,7 +109,7 @@ func (c *Certificates) loadAll() {
 }
 
 // loadNew loads the certificates of hosts that other nodes have verified, until stop. So each node has all certificates in
-// memory before a visitor asks for one, and needs no store then.
+// memory before a visitor comes, and handshakes do not wait for the storage.
 func (c *Certificates) loadNew() {
 	for store.Sleep(c.ctx, c.pace.loadNew) == nil {
 		for _, host := range c.Hosts.All() {

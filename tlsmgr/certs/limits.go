@@ -16,7 +16,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Let's Encrypt's limit on failed validations of one host: five in an hour. It refuses further orders unchecked.
+// Let's Encrypt's limit on failed validations of one host: five in an hour. After them, the CA refuses orders unchecked.
 const (
 	failuresAllowed = 5
 	failuresWithin  = time.Hour
@@ -175,7 +175,8 @@ func otherChallenge(challenge string) string {
 
 // allowance is how many orders the CA's limit on new orders leaves to the account: a token bucket of all nodes, in a file
 // that an order changes under a lock. The bucket of turns is this node's own copy. It prevents most orders that are too
-// early, and is corrected when this node orders. Clocks that differ let so many minutes' tokens go too early, once.
+// early, and is corrected when this node orders. When the clock of a node is ahead by some minutes, the tokens of these
+// minutes are given too early, but only once.
 type allowance struct {
 	storage certmagic.Storage
 	file    string // also the name of the lock

@@ -1,10 +1,10 @@
 // Package client is a client of the partner API and of the tag hosts, with the standard library alone. client.gen.go is
 // generated from the OpenAPI document of the service; the reference page under /v1/docs explains every request.
 //
-// A request is repeated after a network error, 429 and 5xx, with jittered back-off and not before Retry-After. What creates
-// something has an Idempotency-Key, and an event an event_id, so nothing is there twice. The few requests for which the
-// service has neither, such as CreateSecret, are repeated only after 429. A context ends a request and the waiting between
-// two attempts.
+// A request is repeated after a network error, 429 and 5xx, with jittered back-off and not before Retry-After. A request
+// that creates something has an Idempotency-Key, and an event has an event_id, so nothing is created twice. The few requests
+// for which the service has neither, such as CreateSecret, are repeated only after 429. When its context ends, a request
+// returns, even between two attempts.
 package client
 
 //go:generate go run -C ../../.. ./partnerapi/client/generate go partnerapi/client/go/client.gen.go
@@ -38,8 +38,8 @@ type Client struct {
 	url, key string
 }
 
-// New returns a client of a server: the base host with your API key, or a tag host with a secret of the merchant. A tag host
-// needs no key. url is such as https://api.example.net.
+// New returns a client of the server at a URL such as https://api.example.net. key is your API key for the base host, and a
+// secret of the merchant, or empty, for a tag host.
 func New(url, key string) *Client {
 	return &Client{HTTP: http.DefaultClient, Attempts: 5, Backoff: 200 * time.Millisecond, Timeout: time.Minute, url: strings.TrimSuffix(url, "/"), key: key}
 }

@@ -21,7 +21,7 @@ import (
 
 // Limits of an expression.
 const (
-	MaxLength = 2000 // bytes
+	maxLength = 2000 // bytes
 	maxDepth  = 50
 )
 
@@ -42,8 +42,8 @@ func (f *Filter) Matches(fields map[string]any) bool {
 
 // Compile reads an expression. Its error says where it is wrong.
 func Compile(text string) (*Filter, error) {
-	if len(text) > MaxLength {
-		return nil, fmt.Errorf("must have at most %d bytes", MaxLength)
+	if len(text) > maxLength {
+		return nil, fmt.Errorf("must have at most %d bytes", maxLength)
 	}
 	p := &parser{}
 	p.s.Init(strings.NewReader(text))

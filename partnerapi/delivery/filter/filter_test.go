@@ -63,7 +63,7 @@ func TestFilter(t *testing.T) {
 func TestWrongFilters(t *testing.T) {
 	for _, text := range []string{
 		``, `a ==`, `a = 1`, `"a`, `'a`, `a b`, `(a`, `[1`, `a.b(`, `a.matches("x")`, `f(x)`, `a & b`, `a | b`, `1 +`, `has(`, `.a`, `a.1`, `a[`,
-		strings.Repeat("(", 60) + "a" + strings.Repeat(")", 60), strings.Repeat("!", 60) + "a", strings.Repeat("a", MaxLength+1), "a == \"\xff\"",
+		strings.Repeat("(", 60) + "a" + strings.Repeat(")", 60), strings.Repeat("!", 60) + "a", strings.Repeat("a", maxLength+1), "a == \"\xff\"",
 	} {
 		if _, err := Compile(text); err == nil {
 			t.Errorf("%q is taken", text)

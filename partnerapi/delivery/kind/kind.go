@@ -11,6 +11,7 @@ package kind
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"net"
@@ -158,12 +159,7 @@ func (e *Event) Number(names ...string) (json.Number, bool) {
 
 // EventID is the id by which a platform recognises an event that a browser's pixel has sent, too: the sender's event_id, or
 // else the service's id.
-func (e *Event) EventID() string {
-	if id := e.Text("event_id"); id != "" {
-		return id
-	}
-	return string(e.ID)
-}
+func (e *Event) EventID() string { return cmp.Or(e.Text("event_id"), string(e.ID)) }
 
 // Request is an HTTP request.
 type Request struct {

@@ -27,8 +27,16 @@ func Email(s string) string { return strings.ToLower(strings.TrimSpace(s)) }
 // GoogleEmail returns an address as Google hashes it: for Gmail, without dots and without the part after +.
 func GoogleEmail(s string) string {
 	s = Email(s)
-	user, domain, _ := strings.Cut(s, "@")
-	if domain != "gmail.com" && domain != "googlemail.com" {
+	if _, domain, _ := strings.Cut(s, "@"); domain == "gmail.com" || domain == "googlemail.com" {
+		return WithoutAlias(s)
+	}
+	return s
+}
+
+// WithoutAlias returns an address without dots and without the part after + before its @.
+func WithoutAlias(s string) string {
+	user, domain, ok := strings.Cut(s, "@")
+	if !ok {
 		return s
 	}
 	user, _, _ = strings.Cut(user, "+")

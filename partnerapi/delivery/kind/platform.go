@@ -14,7 +14,7 @@ type Platform struct {
 	Name     string
 	Endpoint string   // the URL of its API
 	Consent  []string // nil: AdConsent
-	Secret   Secret   // zero: AccessToken
+	Secret   Secret   // zero: accessToken
 	Settings []Setting
 	Limits   Limits
 
@@ -27,8 +27,8 @@ type Platform struct {
 
 	// Event returns the platform's form of an event, or why the event is not sent.
 	Event func(a *Account, name string, e *Event) (map[string]any, *Refusal)
-	// Shop has the platform's names for products and values, which are put into the object ShopInto of what Event returns.
-	// When that is empty, Event adds them itself.
+	// Shop has the platform's names for products and values. They are put into the object named ShopInto in the result of
+	// Event. When ShopInto is empty, Event adds them itself.
 	Shop     ShopNames
 	ShopInto string
 	// MapInto is the object of what Event returns in which a merchant's mapping sets fields; empty: all of it.
@@ -43,7 +43,7 @@ type Platform struct {
 
 // Names that platforms have in common.
 const (
-	AccessToken = "accessToken"
+	accessToken = "accessToken"
 	eventNames  = "eventNames"
 	conversions = "conversions"
 	endpoint    = "endpoint"
@@ -69,7 +69,7 @@ var number = regexp.MustCompile(`^[0-9]{1,20}$`)
 // Kind returns the kind of the destinations at the platform.
 func (p Platform) Kind() Kind {
 	if p.Secret.Name == "" {
-		p.Secret.Name = AccessToken
+		p.Secret.Name = accessToken
 	}
 	p.Secret.Required = true
 	if p.Consent == nil {

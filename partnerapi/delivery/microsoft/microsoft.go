@@ -46,7 +46,7 @@ func request(a *kind.Account, _ []*kind.Event, list []any, _ time.Time) (string,
 func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.Refusal) {
 	user := map[string]any{"anonymousId": kind.Hash(string(e.MUID))[:32]}
 	kind.Put(user, "anonymousId", e.Text("anonymousId"))
-	kind.Put(user, "em", kind.Hash(email(e.Text("email"))))
+	kind.Put(user, "em", kind.Hash(kind.WithoutAlias(kind.Email(e.Text("email"))))) // as Microsoft normalizes it
 	kind.Put(user, "ph", kind.Hash(kind.E164(e.Text("phone"))))
 	kind.Put(user, "msclkid", e.ClickID("msclkid"))
 	kind.Put(user, "clientIpAddress", e.Address())
@@ -73,17 +73,6 @@ func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.R
 		one["customData"] = custom
 	}
 	return one, nil
-}
-
-// email normalizes an address as Microsoft does before hashing: the part before @ without dots and without an alias.
-func email(s string) string {
-	s = kind.Email(s)
-	user, domain, ok := strings.Cut(s, "@")
-	if !ok {
-		return s
-	}
-	user, _, _ = strings.Cut(user, "+")
-	return strings.ReplaceAll(user, ".", "") + "@" + domain
 }
 
 func read(r kind.Request, a kind.Answer) kind.Verdict {

@@ -10,6 +10,7 @@
 package pinterest
 
 import (
+	"cmp"
 	"net/http"
 	"regexp"
 	"strings"
@@ -63,11 +64,7 @@ func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.R
 			user["zp"] = []string{kind.Hash(zip)}
 		}
 	}
-	click := e.Text("_epik")
-	if click == "" {
-		click = e.ClickID("epik")
-	}
-	kind.Put(user, "click_id", click)
+	kind.Put(user, "click_id", cmp.Or(e.Text("_epik"), e.ClickID("epik")))
 	one := map[string]any{"event_name": name, "event_time": e.Time.Unix(), "event_id": e.EventID(), "user_data": user, "action_source": "web"}
 	kind.Put(one, "event_source_url", e.PageURL())
 	if language, _, _ := strings.Cut(e.Text("language"), "-"); len(language) == 2 {

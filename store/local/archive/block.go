@@ -17,7 +17,7 @@ const (
 	// listing that needs one event has to unpack all of them.
 	blockBytes = 16 << 10
 
-	// maxContent bounds the memory that a damaged header can claim. The largest block was full but for one byte, and then
+	// maxContent bounds the memory that a damaged header can claim. The largest block lacked one byte to be full, and then
 	// got the largest event.
 	maxContent = blockBytes + store.MaxEventBytes + 64<<10
 

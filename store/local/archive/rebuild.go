@@ -19,8 +19,9 @@ func (a *Archive) Damage() error { return a.db.Damage() }
 // Recheck reads all tables after damage was met, and returns what is wrong with them.
 func (a *Archive) Recheck(ctx context.Context, pace func()) error { return a.db.Recheck(ctx, pace) }
 
-// Rebuild replaces damaged tables by new ones with what can be read of them (Repair), beside reads. It needs space for a
-// second archive, and calls before when that is complete. It fails while the archive is being copied (badgerdb.ErrCopied).
+// Rebuild replaces damaged tables by new ones with what can be read of them (Repair), while others read. It needs space for
+// a second archive. When that is complete, it calls before, and then replaces the first. It fails while the archive is being
+// copied (badgerdb.ErrCopied).
 func (a *Archive) Rebuild(ctx context.Context, wrong func(path string, err error), before func() error) error {
 	a.compacting.Lock()
 	defer a.compacting.Unlock()

@@ -56,9 +56,9 @@ func (s Snapshot) Size() int64 {
 }
 
 // Blocks calls use with the blocks that were written after the commit since. An entry is valid until use returns. Deletions
-// are left out: a block that replaces others says so (Writer). A block that is damaged is passed to damaged. When a table is
-// damaged, nobody knows what it had: Blocks fails. It also fails when all blocks have fewer events than the merchants'
-// counts say, or when a block behind the chunk newer is missing.
+// are left out: a block that replaces others says so (Writer). A block that is damaged is passed to damaged. A damaged table
+// makes Blocks fail, because it is not known which blocks the table had. Missing blocks make it fail, too. It finds them by
+// the merchants' counts of events if since is 0, else by gaps in the events after the chunk newer.
 func (s Snapshot) Blocks(ctx context.Context, since, newer uint64, use func(codec.Entry) error, damaged func(error)) error {
 	return s.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixBlock}, Since: since})

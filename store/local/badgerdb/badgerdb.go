@@ -307,8 +307,8 @@ func (d *DB) TableBytes() (bytes int64) {
 	return bytes
 }
 
-// Check reads all tables, and passes damage to found. A table that Compact removes meanwhile is left out. It calls pace
-// between blocks; when pace returns an error, Check does too.
+// Check reads all tables, and passes damage to found. A table that Compact removes meanwhile is left out. Check calls pace
+// between blocks, and fails when ctx ends.
 func (d *DB) Check(ctx context.Context, pace func(), found func(*Damage)) error {
 	checked := map[string]bool{}
 	for {

@@ -161,7 +161,7 @@ func (it *Iterator) nextKey() (more bool) {
 	return known
 }
 
-// take keeps an entry of the current key, if it is wanted, and newer than the one that is kept.
+// take keeps an entry of the current key if it is wanted, and newer than the entry that was kept before.
 func (it *Iterator) take(e *codec.Entry) {
 	if e.Version <= it.opt.Since || string(e.Key) == filler ||
 		it.after != nil && bytes.Compare(e.Key, it.after) >= 0 { // where a reverse iterator begins

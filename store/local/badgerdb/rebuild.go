@@ -31,7 +31,7 @@ func Rebuild(dir string, log *slog.Logger, write func(dir string) error, before 
 	})
 }
 
-// rebuilt follows the name of a directory in that of the one that is to replace it. After a kill, Open removes that.
+// rebuilt is added to the name of a directory for the directory that is to replace it. After a kill, Open removes the latter.
 const rebuilt = ".part"
 
 func rebuild(dir string, write func(dir string) error, before func() error, adopt func(dir string) error) error {

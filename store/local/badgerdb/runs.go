@@ -153,7 +153,7 @@ func (f *keyFilter) mayHave(hash uint32) bool {
 type newest struct {
 	codec.Entry
 	known          bool
-	table, reading uint64 // the number of the entry's table, and of the one that is read: of a version, the newest table counts
+	table, reading uint64 // numbers: the entry's table, and the table that is read. Of equal versions, the one in the newest table counts
 }
 
 func (n *newest) take(version uint64, v y.ValueStruct) {
@@ -190,8 +190,8 @@ func (d *DB) Get(key []byte) (value []byte, found bool, err error) {
 }
 
 // FilterTables makes look-ups of new keys as cheap as before a restart: it reads the tables that are in no filter yet, and
-// adds their keys to the filter of their part. Other calls may run meanwhile. It calls pace between blocks. After an error,
-// the tables of the part in which it was met, and of later parts, are still asked one by one.
+// adds their keys to the filter of their part. Other calls may run meanwhile. It calls pace between blocks. When it fails
+// in a part, look-ups still search the tables of that part and of later parts one by one.
 func (d *DB) FilterTables(ctx context.Context, pace func()) error {
 	parts := d.acquire()
 	defer d.release(parts)

@@ -8,7 +8,7 @@ import (
 
 // A series is all events of one tag and one name that bots have sent, or all that others have sent. Its byte form is the tag
 // and the name, each length-prefixed. A series of bots has a botMark at the end of its name. The index counts the events of
-// each series, but only of so many series per merchant (package rank). It counts the events of all further series of a tag
+// each series, up to a number of series per merchant (package rank). It counts the events of all further series of a tag
 // together, in the tag's overflow series: one for bots, and one for others. These have an empty name, which no event has.
 
 // botMark is in no event's name (store.IsEventName).

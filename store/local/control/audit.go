@@ -58,7 +58,7 @@ func holderIn(entry []byte) store.PartnerID {
 }
 
 // dropOldest makes room for the new entries: for each, at most two others go. With smaller limits the log gets shorter
-// little by little. Damaged entries stay. It returns what the holders have then.
+// little by little. Damaged entries stay. It returns what the holders have afterwards.
 func (d *Data) dropOldest(tx transaction, s sums, entries []store.AuditEntry) (dropped map[store.PartnerID]holding, err error) {
 	if len(entries) == 0 {
 		return nil, nil

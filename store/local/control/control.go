@@ -88,9 +88,9 @@ type Data struct {
 // fileName is the name of the file in the data directory.
 const fileName = "control.db"
 
-// Format is the version of the file's layout. It also stands for that of the whole data directory, because it is read first:
-// the former version is that of directories in which Badger wrote the tables (package badgerdb), with the same control.db. A
-// version with one wrong bit is recognised, so the next version is "10", which has more bits.
+// Format is the version of the whole data directory; control.db has it, because it is read first. Directories of the former
+// version have the same control.db, but Badger wrote their tables (package badgerdb). A version with one wrong bit is still
+// recognised as this one. So the next version must differ in more bits: "10".
 const (
 	Format       = "5"
 	formerFormat = "2"
@@ -104,8 +104,8 @@ func (d *Data) Close() error {
 	return errors.Join(d.db.Close(), d.dropCopy())
 }
 
-// Sum returns a number that identifies all records. It is not known when the record with the sums of all buckets is damaged:
-// then nothing can be changed.
+// Sum returns a number that identifies all records. known is false if the record from which it is calculated is damaged:
+// then no control data can be changed.
 func (d *Data) Sum() (sum uint64, known bool) {
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -220,9 +220,9 @@ func isBefore(db *bolt.DB, id int) bool {
 	return err == nil && before
 }
 
-// Failure returns a store.ErrNeedsRestart once a commit has failed: the control data cannot be changed until a restart. It
-// takes no lock. A panic of bbolt is none, because a restart might refuse the damaged file, while everything in memory is
-// served.
+// Failure returns a store.ErrNeedsRestart after a failed commit: the control data cannot be changed until a restart. It
+// returns nil after a panic of bbolt: the file is damaged then, so a restart might fail, while what is in memory is still
+// served. Failure takes no lock.
 func (d *Data) Failure() error {
 	if broken := d.broken.Load(); broken != nil && errors.Is(*broken, store.ErrNeedsRestart) {
 		return *broken

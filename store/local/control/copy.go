@@ -193,8 +193,8 @@ func (t transaction) each(change func(tx *bolt.Tx) error) error {
 	return err
 }
 
-// update makes a change in both files. The copy is committed before control.db, whose transaction it returns once its commit
-// has begun. The caller syncs the copy.
+// update makes a change in both files. It commits the copy before control.db. It returns the number of the transaction of
+// control.db, or 0 if it did not get to commit it. The caller syncs the copy.
 func (d *Data) update(change func(t transaction) error) (committing int, err error) {
 	if d.copy == nil {
 		if err := d.makeCopy(); err != nil {

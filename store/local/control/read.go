@@ -240,9 +240,9 @@ func (r *reading) compareSums() {
 		r.report(problem{bucket: inMeta, key: keySums, text: "is missing, so it is not known which records are"})
 		return
 	}
-	// The pages of an earlier state can all be sound, below the meta page of a later one whose own pages were not written.
-	// bbolt never writes over the pages of the state before, so that state is two transactions earlier or more. One earlier
-	// is sound: new buckets are made without sums.
+	// All pages can be sound, but of an earlier state, when the pages of the last transaction were never written and its
+	// meta page was. The pages that it should have replaced are two transactions older or more, as bbolt never writes over
+	// those of the transaction before. A difference of one is no damage: making a bucket does not write the sums.
 	if r.wrote > 0 && r.wrote+1 < r.txid {
 		r.report(problem{text: fmt.Sprintf("has the records of transaction %d, but is of transaction %d", r.wrote, r.txid)})
 	}

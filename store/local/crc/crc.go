@@ -5,11 +5,12 @@ import "hash/crc32"
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// CorrectBit flips the one bit of data whose flip gives data the checksum sum, a CRC-32C. It reports whether there is one.
-// That other damage looks like one wrong bit has a probability of one in 500 for a MiB, and of one in 130,000 for 4 KiB.
+// CorrectBit looks for a single wrong bit: one that must be flipped for data to have the CRC-32C sum. If there is one, it
+// flips the bit and returns true. Other damage can look like a single wrong bit, in 1 of 500 cases for 1 MiB of data, and
+// in 1 of 130,000 for 4 KiB.
 //
 // Flipping a bit changes the checksum by a value that depends only on the bit's distance from the end. So CorrectBit
-// calculates these values from the end, until it finds the change that there is.
+// calculates this value for each bit, beginning at the end, until it is the change that sum requires.
 func CorrectBit(data []byte, sum uint32) bool {
 	change := crc32.Checksum(data, castagnoli) ^ sum
 	var changes [8]uint32

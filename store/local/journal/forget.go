@@ -93,7 +93,7 @@ func (j *Journal) needed() log.Position {
 	return min(flushed, j.chunks.first(flushed), j.keptForRecent(flushed))
 }
 
-// A flush begins when so many entries are in memory, or when the records since the last one have so many bytes.
+// A flush begins when flushEntries entries are in memory, or when the records since the last flush have flushBytes.
 const (
 	flushEntries = 100_000
 	maxEntries   = 10 * flushEntries // about 100 MB; while the database cannot be written, no more events are accepted

@@ -264,8 +264,8 @@ func (j *Journal) replayRecord(at log.Position, record []byte, written []stored)
 // HasLost reports whether a part of the log could not be read when it was opened.
 func (j *Journal) HasLost() bool { return len(j.lost) > 0 }
 
-// LostUpTo notes that the log had chunks up to a number, which damage behind the last sound one has cost. It returns
-// false when there is no such damage.
+// LostUpTo notes that the log had chunks up to seq, if it ends with damage: the chunks behind the last sound one are lost.
+// It returns false if the log does not end with damage.
 func (j *Journal) LostUpTo(seq uint64) bool {
 	if j.endsLost {
 		j.lost[len(j.lost)-1].Seq = seq

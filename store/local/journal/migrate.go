@@ -66,8 +66,8 @@ func (w *Writer) PutEventID(m codec.MerchantKey, key []byte, seen int64, version
 		Version: version, ExpiresAt: uint64(max(time.UnixMicro(seen).Add(dedupeTTL).Unix(), 1))})
 }
 
-// PutForgotten notes that chunks up to a number are elsewhere. New chunks will have greater numbers. The version must be
-// greater than those of all other entries.
+// PutForgotten notes that the chunks up to last are not in the journal, because the archive has them. New chunks get greater
+// numbers. The version must be greater than those of all other entries.
 func (w *Writer) PutForgotten(last, version uint64) error {
 	return w.Put(codec.Entry{Key: []byte{prefixForgotten}, Value: binary.BigEndian.AppendUint64(nil, last), Version: max(version, last+1)})
 }

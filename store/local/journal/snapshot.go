@@ -53,11 +53,11 @@ func (s Snapshot) Close() {
 	}
 }
 
-// Entries calls use with the newest entry of each key, deletions included, of those that were written after the commit
-// since. Expired entries are left out. The entry is valid until use returns. Chunks come first, in the order of receipt. An
-// entry may be one that was written before: nobody knows when a link came to the database.
+// Entries calls use with the newest entry of each key that was written or deleted after the commit since. It may also pass
+// older links, because the database does not know when a link was made. Expired entries are left out. An entry is valid
+// until use returns. Chunks come first, in the order of receipt.
 //
-// A chunk that is damaged is left out too: damaged is called with its number.
+// Damaged chunks are left out, too: damaged is called with their numbers.
 func (s Snapshot) Entries(ctx context.Context, since uint64, use func(codec.Entry) error, damaged func(seq uint64, err error)) error {
 	if err := s.chunkEntries(ctx, since, use, damaged); err != nil {
 		return err

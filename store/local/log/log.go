@@ -20,8 +20,8 @@
 // bytes that did not reach the disk is zero. A bad last record without a zero sector, and with its end, is damaged. Two
 // assumptions remain. A disk writes a sector as a whole or not at all; on one that does not, a torn record can be reported
 // as damage. And a last record of which a whole sector was overwritten with zeros after it was acknowledged is taken for
-// torn, as is one that has a zero sector in its payload and is damaged elsewhere. The next Append ends that: with a record
-// behind it, a record can only be damaged.
+// torn, as is one that has a zero sector in its payload and is damaged elsewhere. Both can only happen to the last record:
+// after the next Append, a bad record is always reported as damage.
 //
 // After a failed write or sync a file is never written again. The kernel marks pages clean though they did not reach the
 // disk, so a second sync would succeed and mean nothing. The next Append begins a new file at the end of the last

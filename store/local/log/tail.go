@@ -50,8 +50,8 @@ func (f *file) findTail() (tail, error) {
 	return t, nil
 }
 
-// classify looks at an offset where no sound record is, nor a later one. It returns the end of damage; offset if there is
-// none. torn tells whether there is a part of a record.
+// classify decides what is at an offset when there is no sound record at it or behind it. It returns the end of the damage,
+// or offset if there is no damage. torn reports whether there is a part of a record that was not acknowledged.
 func (f *file) classify(offset, size int64) (end int64, torn bool) {
 	first := make([]byte, block)
 	_ = f.read(first, offset)

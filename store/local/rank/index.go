@@ -77,13 +77,13 @@ const (
 
 	// At twice as many entries nothing is applied until the merge is done: the queue fills, and then commits wait.
 	//
-	// While the disk is full, merges are retried until maxUnmerged entries wait for one. The journal then accepts nothing,
-	// so all that still comes is what was accepted before: its queue of 32 MiB and this package's, which together have less
-	// than twice mergeEntries.
+	// While the disk is full, merges fail and are retried, until maxUnmerged entries wait for one. That is enough: on a full
+	// disk the journal accepts no events, and the events that wait in its queue (32 MiB) and in this package's are less than
+	// twice mergeEntries.
 	maxUnmerged = 8 * mergeEntries
 
-	// applyPiece is from how many events on a batch is applied in several pieces, each of whole chunks: listings wait
-	// for one piece, and not for the batch, which may take 10 ms.
+	// A batch of more than applyPiece events is applied in several pieces, each of whole chunks: listings wait for one
+	// piece, and not for the batch, which may take 10 ms.
 	applyPiece = 256
 
 	// maxQueue is how many commits may wait to be applied. Applying is several times as fast as committing, so the queue
@@ -165,7 +165,7 @@ func (x *Index) Replay(events []codec.Event, last uint64) error {
 	}
 	x.progress.note(last, nil)
 	if x.entries/x.mergeEntries == before/x.mergeEntries {
-		return nil // also on a full disk, a merge is tried only after so many more entries
+		return nil // also on a full disk, where merges fail, the next one is tried only after another mergeEntries
 	}
 	if len(x.unmerged.trees) == 0 {
 		x.unmerged = x.freeze()

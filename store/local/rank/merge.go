@@ -165,8 +165,8 @@ func loadToEdit(t *treeEdit) loader {
 	}
 }
 
-// free has store hand a stored subtree to the sweeper, which deletes it: not before, as the stored tree has it until
-// then. With height 0 it is one node.
+// free notes a stored subtree to be deleted; one of height 0 is a single node. store passes it to the sweeper: until then
+// the subtree is part of the stored tree.
 func (t *treeEdit) free(id uint64, height uint8) {
 	t.freed = append(t.freed, freedSubtree{t.m, id, height})
 }

@@ -10,15 +10,14 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// The tree of times has the events of overflow series like all others, but without their names. Runs have these events a
-// second time, in the order of names. So each run can count its events of a name within a time range, and find the n-th of
-// them.
+// The tree of times has the events of overflow series, too, but not their names. So these events are also in runs, in the
+// order of their names. A run can count its events of a name within a time range, and find the n-th of them.
 //
 // Anybody can make up names, so their cost is bounded. A stored run is written from its first event to its last, and never
-// grows. A merge replaces the last runs, while they are at most twice as large, by one run that also has the new events. So
-// an event is written about once for each doubling of the number of events, up to maxRun, whatever its name is. There are
-// few runs: each is more than twice as large as the next one, except those with about maxRun events. Of these there are
-// N/maxRun to 3N/maxRun.
+// grows. A merge writes the new events to a run. It includes the last stored run if that is at most twice as large, then
+// the one before, and so on. So an event is written about once for each doubling of the number of events, up to maxRun,
+// whatever its name is. There are few runs: each is more than twice as large as the next one, except the runs with about
+// maxRun events, which are N/maxRun to 3N/maxRun.
 //
 // Each run knows its first and last Key. Events come nearly in the order of time, so a time range begins or ends within few
 // runs. For a page that is sorted by name, these runs are read whole (runInRange). All other runs count what is within the

@@ -46,11 +46,11 @@ func openFile(path string, opt bolt.Options) (*bolt.DB, error) {
 	return db, nil
 }
 
-// prepare checks the format and the buckets, and compares the root records with their sum. Into a new file it writes these.
+// prepare checks the format and the buckets, and compares the root records with their sum. In a new file it writes them.
 //
-// bbolt has no checksums: damage of a page may hide records, or bring back those of an earlier transaction. Each node and
-// block is found by its number, and is sealed together with it. But a root record that is missing would be that of a
-// merchant without events, and an earlier one would be taken for the newest.
+// bbolt has no checksums: damage of a page may hide records, or bring back those of an earlier transaction. Nodes and blocks
+// have a seal that includes their number, so a wrong one is noticed. But without its root record a merchant would seem to
+// have no events, and an earlier root record would be taken for the newest.
 func prepare(db *bolt.DB) error {
 	isNew := false
 	err := db.View(func(tx *bolt.Tx) error {

@@ -11,7 +11,7 @@ import (
 // Removing entries changes the nodes above them, like adding does. A node without entries below it is taken out of its
 // parent. Changed neighbours become one node when they fit into one. An unchanged neighbour is not loaded for that.
 
-// removeKeys removes these entries, which are sorted, from below c. Nothing may be left below it then.
+// removeKeys removes these entries, which are sorted, from below c. It may leave c without entries.
 func (c *child) removeKeys(keys []entry, load loader) (removed tally, err error) {
 	n, err := c.open(load)
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *child) removeKeys(keys []entry, load loader) (removed tally, err error)
 	return removed, c.subtract(removed)
 }
 
-// removeBefore removes the entries before k from below c. The height of a leaf is 0. Nothing may be left below c then. All
+// removeBefore removes the entries before k from below c. The height of a leaf is 0. It may leave c without entries. All
 // nodes must be stored.
 func (c *child) removeBefore(k entry, height uint8, load loader, free func(id uint64, height uint8)) (removed tally, err error) {
 	n, err := c.open(load)

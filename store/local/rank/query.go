@@ -187,12 +187,11 @@ func (r *reader) runSource(of *run, members []bool) *treeSource {
 	return s
 }
 
-// newestFirst returns the events with from ≤ place < to, where names ascend and the events of each name are newest first.
-// The sources must be in the order byName, and have so many events.
+// newestFirst returns the events at the places from to to-1 of an order in which names ascend and the events of each name
+// are newest first. The sources must be in the order byName, and have at least to events.
 //
-// Each name has the same places as in the sources' order. Only within the name the order is the other way round. So the
-// events of a name that lies completely between the bounds are the same in both orders, and are reversed. Of the first and
-// the last name, others may have to be collected.
+// In the order of the sources, a name has the same places, but its oldest events come first. So the events of a name whose
+// places are all in the range are collected and reversed. Only of the first and the last name other events may be needed.
 func (s sources) newestFirst(from, to int) (page []entry, err error) {
 	if page, err = s.collect(from, to); err != nil {
 		return nil, err

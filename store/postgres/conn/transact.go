@@ -31,8 +31,8 @@ func (d *DB) Transact(ctx context.Context, write func(tx pgx.Tx) error) error {
 	return CheckReplicated(conn.Conn().PgConn())
 }
 
-// AwaitFlushes waits for the flushes that may have asked who is refused before the call. Later ones wait behind it, so it
-// gives up before they do.
+// AwaitFlushes waits for the flushes that may have read before the call whose events are refused. Flushes that begin
+// meanwhile wait for it, so it gives up after a second: before they fail.
 func (d *DB) AwaitFlushes(ctx context.Context) error {
 	return d.Transact(ctx, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "SELECT set_config('lock_timeout', '1s', true), pg_advisory_xact_lock($1)", LockRefusals)
@@ -51,8 +51,8 @@ const (
 	beginQuery    = BeginSnapshot + "SET LOCAL statement_timeout = '20s'"
 )
 
-// reserved is how many connections reads leave to events, to changes and to the follower. Slow reads must not keep these
-// waiting: the node would take it that the database does not answer.
+// reserved is how many connections reads leave to events, to changes and to the follower. If slow reads kept these waiting,
+// the node would conclude that the database does not answer.
 const reserved = 4
 
 // newReads returns the budget of reads. Its holders take turns, and one may have at most half of them under way: each

@@ -23,8 +23,8 @@ const (
 	ManyMerchants = 16
 )
 
-// Feed implements store.Feed. It reads the events of each merchant in portions, and merges them. As flushes are numbered in
-// the order of their commits, all events up to the last flush that is visible are.
+// Feed implements store.Feed. It reads the events of each merchant in portions, and merges them. Flushes are numbered in the
+// order of their commits, so all events up to the last visible flush are visible, too.
 func (r *Reader) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Received) bool) (end store.FeedEnd, err error) {
 	f := &feed{FeedQuery: q, ready: merge.New(func(a, b *stream) bool { return a.next[0].position.Compare(b.next[0].position) < 0 })}
 	var ok bool

@@ -76,7 +76,7 @@ type nameReader struct {
 	last   string // the counters' names up to this one were read
 	ended  bool   // all names were read
 	unused []node // names that were read and not returned yet
-	least  int    // how many names next returns at least, if there are so many
+	least  int    // how many names next returns at least, unless the selection has fewer
 }
 
 const (
@@ -171,13 +171,13 @@ func (l *listing) addOpen(nodes []node, desc bool, wanted func(name string) bool
 	return nodes
 }
 
-// fewEvents is up to how many events of a name are counted one by one. Counters would cost more: visitors can make up
-// thousands of names. With a filter, events are never counted so, because all those that it leaves out would be read too.
+// Up to fewEvents events of a name are counted one by one. Counters would cost more: visitors can make up thousands of
+// names. With a filter, counters are always used: to count one by one, all events that it leaves out would be read, too.
 const fewEvents = 50
 
-// fewMinutes is up to how many events all names together have in the minutes at an end of a range, so that those of each
-// name are counted one by one. The page of the index by name that has the last seconds of the range has most of these
-// events, too. The counters of their minutes are on other pages, which are often not in memory.
+// fewMinutes is a number of events of all names in the minutes at one end of a range. Up to it, the events of each name in
+// these minutes are counted one by one. That costs little: the last seconds of the range are read anyway, and most of these
+// events are on the same pages of the index by name. The counters of the minutes are on other pages, often not in memory.
 const fewMinutes = 1000
 
 // spansOfName returns the spans in which the events of one name are counted. whole has the nodes of the range, of all names.

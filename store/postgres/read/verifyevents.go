@@ -45,8 +45,8 @@ var (
 			coalesce(min(bucket * size), 0), coalesce(max((bucket + 1) * size), 0)
 		FROM counted c FULL JOIN stored s USING (level, size, name, bucket, tag, bot) WHERE coalesce(c.n, 0) <> coalesce(s.n, 0)`
 
-	// countedNames finds the names of counters, with one index search for each. A piece needs them to read only its own
-	// counters.
+	// countedNames finds the names of a merchant's counters, with one index search for each name. With the names, a query
+	// for a range of time reads only the counters of that range.
 	countedNames = `(SELECT level, name FROM counter WHERE merchant = $1 AND level < 2 ORDER BY level, name LIMIT 1)
 		UNION ALL SELECT next.* FROM named CROSS JOIN LATERAL (SELECT level, name FROM counter
 			WHERE merchant = $1 AND level < 2 AND (level, name) > (named.level, named.name) ORDER BY level, name LIMIT 1) AS next`

@@ -290,6 +290,36 @@ func TestDrillADamagedIndexFileIsRebuilt(t *testing.T) {
 	}
 }
 
+// A file that loses its meta pages while it is open holds up nobody: listings read a rebuilt index, and a stop ends.
+func TestAnOpenFileLosesItsMetaPages(t *testing.T) {
+	for _, name := range []string{"index.db", "control.db", "control.copy"} {
+		dir := t.TempDir()
+		e := open(t, dir)
+		m := store.NewMerchantID()
+		record(t, e, m, 100)
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR, 0)
+		testenv.Check(t, err)
+		_, err = f.WriteAt(make([]byte, 2*os.Getpagesize()), 0)
+		testenv.Check(t, errors.Join(err, f.Close()))
+		for range 2 {
+			if _, err := e.AddPartner(ctx, "Acme"); err == nil != (name == "index.db") {
+				t.Errorf("%s: a change: %v", name, err)
+			}
+		}
+		_, _ = listed(e, m) // finds the damage
+		e.index.work.Wait()
+		if page, err := listed(e, m); err != nil || page.Total != 100 {
+			t.Errorf("%s: %d events, want 100; %v", name, page.Total, err)
+		}
+		_ = e.Close() // says what is damaged
+		e = open(t, dir)
+		if page, err := listed(e, m); err != nil || page.Total != 100 {
+			t.Errorf("%s: %d events after a restart, want 100; %v", name, page.Total, err)
+		}
+		closeEngine(t, e)
+	}
+}
+
 // listed lists a merchant's events. It turns a panic into an error, as the server does.
 func listed(e *engine, m store.MerchantID) (page store.Page, err error) {
 	defer func() {

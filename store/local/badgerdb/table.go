@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sort"
@@ -110,6 +111,9 @@ func tableID(name string) (uint64, bool) {
 func openTable(dir string, id uint64) (t *tableFile, err error) {
 	t = &tableFile{path: tablePath(dir, id), id: id}
 	if t.file, err = os.Open(t.path); err != nil {
+		if errors.Is(err, fs.ErrNotExist) { // unlike another error, it stays
+			err = fmt.Errorf("%w: %w", codec.ErrCorrupt, err)
+		}
 		return nil, &Damage{t.path, err}
 	}
 	if err = t.load(); err == nil {

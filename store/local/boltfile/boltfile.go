@@ -3,7 +3,7 @@
 // bbolt reads it: all of it, or with CheckBranches what bbolt relies on, the branches of the trees and the list of free
 // pages, which are about 1 % of a file. Only the caller can tell whether a record is right, by a seal of its own.
 //
-//	boltfile.go  opens files; CatchDamage
+//	boltfile.go  opens files, begins transactions; CatchDamage
 //	scan.go      Scan: reads a file without bbolt, and checks it
 //	pages.go     the byte form of pages
 package boltfile
@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -22,10 +23,81 @@ import (
 	"mtagd/store/local/codec"
 )
 
+// DB is a bbolt file. bbolt keeps its locks when it panics at the beginning of a transaction, as it does when it cannot read
+// a valid meta page: whatever comes next would wait for ever. After that, transactions fail, and Close leaves bbolt out.
+type DB struct {
+	*bolt.DB
+	file *os.File
+
+	beginning sync.Mutex
+	stuck     bool // guarded by beginning
+}
+
+var errStuck = fmt.Errorf("%w: its meta pages could not be read", codec.ErrCorrupt)
+
+// Begin begins a transaction. It begins one to read before one to write, so that it panics while others wait for beginning,
+// and not for bbolt's lock of writers.
+func (d *DB) Begin(writable bool) (*bolt.Tx, error) {
+	tx, err := d.beginToRead()
+	if err != nil || !writable {
+		return tx, err
+	}
+	if err := tx.Rollback(); err != nil {
+		return nil, err
+	}
+	return d.DB.Begin(true)
+}
+
+func (d *DB) beginToRead() (tx *bolt.Tx, err error) {
+	d.beginning.Lock()
+	defer d.beginning.Unlock()
+	if d.stuck {
+		return nil, errStuck
+	}
+	d.stuck = true
+	tx, err = d.DB.Begin(false)
+	d.stuck = false
+	return tx, err
+}
+
+// View is bbolt's View, with Begin.
+func (d *DB) View(do func(*bolt.Tx) error) error {
+	tx, err := d.Begin(false)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // never fails here
+	return do(tx)
+}
+
+// Update is bbolt's Update, with Begin.
+func (d *DB) Update(do func(*bolt.Tx) error) error {
+	tx, err := d.Begin(true)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // fails only when the transaction has ended already
+	if err := do(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// Close closes the file, when all transactions have ended.
+func (d *DB) Close() error {
+	d.beginning.Lock()
+	defer d.beginning.Unlock()
+	if d.stuck {
+		return errors.Join(errStuck, unix.Flock(int(d.file.Fd()), unix.LOCK_UN), d.file.Close()) // the memory map would keep the lock
+	}
+	return d.DB.Close()
+}
+
 // OpenChecked opens or creates a bbolt file. Before bbolt reads a file, it calls check; bbolt fills an empty one. check
 // may replace the file and return an error. Nobody else changes it meanwhile. OpenChecked fails with store.ErrInUse when
 // another process has the file open.
-func OpenChecked(path string, opt bolt.Options, check func(f *os.File) error) (db *bolt.DB, err error) {
+func OpenChecked(path string, opt bolt.Options, check func(f *os.File) error) (db *DB, err error) {
+	d := &DB{}
 	opt.FreelistType = bolt.FreelistMapType
 	opt.OpenFile = func(name string, flag int, _ os.FileMode) (*os.File, error) {
 		f, err := openLocked(name, flag) // bbolt locks it again, which does nothing
@@ -35,18 +107,22 @@ func OpenChecked(path string, opt bolt.Options, check func(f *os.File) error) (d
 		if err := check(f); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
+		d.file = f
 		return f, nil
 	}
 	err = CatchDamage(path, func() (err error) {
-		db, err = bolt.Open(path, 0o600, &opt)
+		d.DB, err = bolt.Open(path, 0o600, &opt)
 		if err == nil && !opt.ReadOnly {
-			if err = writeMetasAgain(db); err != nil {
-				err = errors.Join(err, db.Close())
+			if err = writeMetasAgain(d.DB); err != nil {
+				err = errors.Join(err, d.DB.Close())
 			}
 		}
 		return err
 	})
-	return db, err
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
 }
 
 // writeMetasAgain writes the two meta pages again, as they are, and syncs them. When the last transaction before a restart

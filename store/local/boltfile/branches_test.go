@@ -19,7 +19,7 @@ import (
 )
 
 // open opens or creates a file with some buckets.
-func open(path string, opt bolt.Options, names ...[]byte) (*bolt.DB, error) {
+func open(path string, opt bolt.Options, names ...[]byte) (*DB, error) {
 	db, err := OpenChecked(path, opt, CheckBranches)
 	if err != nil || opt.ReadOnly {
 		return db, err

@@ -10,8 +10,6 @@ import (
 	"os"
 	"strings"
 
-	bolt "go.etcd.io/bbolt"
-
 	"mtagd/store/local/codec"
 	"mtagd/store/local/durable"
 )
@@ -103,7 +101,7 @@ func (s *Scan) HasAll() bool { return s.all }
 func (s *Scan) MayBeOlder() bool { return s.wrong != nil }
 
 // Check checks all pages of a file, as of the last transaction. Others go on writing.
-func Check(db *bolt.DB) error {
+func Check(db *DB) error {
 	f, err := os.Open(strings.TrimSuffix(db.Path(), durable.NewSuffix)) // bbolt does not learn that a file was renamed
 	if err != nil {
 		return err

@@ -63,9 +63,9 @@ import (
 type Data struct {
 	*rules.Data
 
-	db   *bolt.DB // nil with OpenReadOnly
-	copy *bolt.DB // of control.copy; guarded by writing; nil: the next change makes it
-	file *os.File // with OpenReadOnly
+	db   *boltfile.DB // nil with OpenReadOnly
+	copy *boltfile.DB // of control.copy; guarded by writing; nil: the next change makes it
+	file *os.File     // with OpenReadOnly
 	path string
 	now  func() time.Time
 	log  *slog.Logger
@@ -209,7 +209,7 @@ func (d *Data) store(c rules.Change) error {
 }
 
 // isBefore reports whether bbolt would build the next change on one before the transaction id.
-func isBefore(db *bolt.DB, id int) bool {
+func isBefore(db *boltfile.DB, id int) bool {
 	before := false
 	err := boltfile.CatchDamage(fileName, func() error {
 		return db.View(func(tx *bolt.Tx) error {

@@ -106,7 +106,7 @@ func (d *Data) open(sumsOf func() ([]uint64, error)) error {
 
 // writeNew writes a new file with these records. A record with the sums of all others is not among them, or is replaced.
 func writeNew(path string, records []rules.Record) error {
-	db, err := bolt.Open(path, 0o600, &bolt.Options{FreelistType: bolt.FreelistMapType})
+	db, err := boltfile.OpenChecked(path, bolt.Options{}, func(*os.File) error { return nil })
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func writeNew(path string, records []rules.Record) error {
 const writtenAtOnce = 20_000
 
 // prepare writes this version of the format into a file of another one, and makes the buckets that are missing.
-func prepare(db *bolt.DB, format string, of sums) error {
+func prepare(db *boltfile.DB, format string, of sums) error {
 	ready := format == Format
 	err := db.View(func(tx *bolt.Tx) error {
 		for _, name := range buckets {

@@ -216,11 +216,14 @@ func (j *Journal) replay() error {
 		}
 	}
 	var written []stored // reused from record to record
-	for {
+	for endKnown := false; ; {
 		err := j.log.Replay(from, func(at log.Position, record []byte) (err error) {
 			written, err = j.replayRecord(at, record, written[:0])
 			return err
 		})
+		if err == nil && flushed.at > j.log.End() && !endKnown { // a log without its last files is sound, but ends early
+			endKnown, err = true, j.log.Replay(flushed.at, nil)
+		}
 		damage, isDamage := errors.AsType[*log.Damage](err)
 		if !isDamage {
 			if err != nil {

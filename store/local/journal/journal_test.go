@@ -95,16 +95,26 @@ func record(t *testing.T, j *testJournal, m store.MerchantID, n int) {
 // since returns the events of all chunks after seq.
 func since(t *testing.T, j *testJournal, seq uint64) (all []codec.Event) {
 	t.Helper()
+	all, damaged := sinceWithDamage(t, j, seq)
+	for _, d := range damaged {
+		t.Error(d)
+	}
+	return all
+}
+
+// sinceWithDamage is since, with the damaged chunks.
+func sinceWithDamage(t *testing.T, j *testJournal, seq uint64) (all []codec.Event, damaged []DamagedChunk) {
+	t.Helper()
 	if err := j.Since(seq, math.MaxUint64, func(events []codec.Event, last uint64) error {
 		if events[len(events)-1].Seq != last {
 			t.Errorf("the last event of chunk %d is at %v", last, events[len(events)-1].Position)
 		}
 		all = append(all, cloned(events)...)
 		return nil
-	}, func(d DamagedChunk) { t.Error(d) }); err != nil {
+	}, func(d DamagedChunk) { damaged = append(damaged, d) }); err != nil {
 		t.Fatal(err)
 	}
-	return all
+	return all, damaged
 }
 
 func same(a, b codec.Event) bool {

@@ -174,6 +174,37 @@ func TestALinkOutlivesItsChunk(t *testing.T) {
 	}
 }
 
+// A log whose files are gone looks like a new one, but the database knows how far it went: what was in it is lost.
+func TestALogWithoutItsFiles(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir)
+	m := store.NewMerchantID()
+	record(t, j, m, 3)
+	testenv.Check(t, j.Forget(1)) // the flush has something to write
+	testenv.Check(t, j.flush())
+	closeJournal(t, j)
+	files, err := filepath.Glob(filepath.Join(logDir(dir), "*.log"))
+	testenv.Check(t, err)
+	for _, name := range files {
+		testenv.Check(t, os.Remove(name))
+	}
+	readOnly, err := OpenReadOnly(dir, Options{})
+	testenv.Check(t, err)
+	if !readOnly.HasLost() {
+		t.Error("a check finds nothing lost")
+	}
+	testenv.Check(t, readOnly.Close())
+	j = open(t, dir)
+	if !j.HasLost() {
+		t.Error("a start finds nothing lost")
+	}
+	record(t, j, m, 5)
+	if found, damaged := sinceWithDamage(t, j, 0); len(found) != 5 || len(damaged) != 1 {
+		t.Errorf("%d new events, want 5; damaged chunks %v, want one", len(found), damaged)
+	}
+	closeJournal(t, j)
+}
+
 // The last record before the position up to which links were flushed loses a sector, so that a start
 // drops it as torn. Others come in its place, and the log grows past that position: their links are
 // not in the database.

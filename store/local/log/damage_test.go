@@ -261,6 +261,51 @@ func TestABlockOfZerosIsReported(t *testing.T) {
 	}
 }
 
+// A file without its header and first record has the others.
+func TestAHeaderIsRestoredFromAnyRecord(t *testing.T) {
+	i := makeImage(t, 300, false)
+	all := append(slices.Clone(i.sound), i.last)
+	dir := t.TempDir()
+	for name, content := range i.files {
+		if isZero(content) {
+			continue
+		}
+		junk := append(bytes.Repeat([]byte{0xaa}, 2*block), content[2*block:]...)
+		l, err := i.on(t, dir, name, junk)
+		testenv.Check(t, err)
+		got, damage := replay(t, l, 0)
+		if len(got) != len(all)-1 || !inOrder(got, all) || len(damage) == 0 {
+			t.Errorf("%s: %d of %d records, %v", name, len(got), len(all), damage)
+		}
+		testenv.Check(t, l.Close())
+	}
+}
+
+// A wrong bit in a file that was never used, whatever it is, is no reason to refuse the log.
+func TestAWrongBitInAnUnusedFile(t *testing.T) {
+	i := makeImage(t, 300, false)
+	all := append(slices.Clone(i.sound), i.last)
+	dir := t.TempDir()
+	i.files[fileName(99, i.id(t))] = make([]byte, testFile)
+	for bit := range 8 {
+		content := make([]byte, testFile)
+		content[headerSize-1] = 1 << bit
+		l, err := i.on(t, dir, fileName(99, i.id(t)), content)
+		testenv.Check(t, err)
+		mustHold(t, l, 0, all)
+		testenv.Check(t, l.Close())
+	}
+}
+
+// id returns the id of the log.
+func (i image) id(t testing.TB) (id uint64) {
+	t.Helper()
+	var count uint64
+	_, err := fmt.Sscanf(i.name, "%x-%x"+suffix, &count, &id)
+	testenv.Check(t, err)
+	return id
+}
+
 func TestDamageStaysUntilItIsTrimmed(t *testing.T) {
 	i := makeImage(t, 300, false)
 	dir := t.TempDir()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math/bits"
 	"os"
 	"path/filepath"
 	"slices"
@@ -171,10 +172,23 @@ func (f *file) readHeader() (used bool, err error) {
 		return true, nil
 	}
 	// A header that lacks its end was never written whole. But a record in the file proves that the header was.
-	if b[headerSize-1] != 0 || f.hasRecord(info.Size()) {
-		return true, f.damage(0, errors.New("neither the header of the file nor its first record is sound"))
+	if at, h := f.anyRecord(info.Size()); at > 0 {
+		f.header = header{id: f.id, first: h.position - Position(at-block), number: h.number, size: info.Size()} // Replay finds what is lost before it
+		return true, nil
+	}
+	if b[headerSize-1] != 0 && !isOneBit(b) {
+		return true, f.damage(0, errors.New("neither the header of the file nor any of its records is sound"))
 	}
 	return false, nil
+}
+
+// isOneBit tells whether only one bit is set, as when a bit of a file is wrong that was never used.
+func isOneBit(b []byte) bool {
+	n := 0
+	for _, c := range b {
+		n += bits.OnesCount8(c)
+	}
+	return n == 1
 }
 
 // offset returns where a position is in the file.
@@ -268,13 +282,16 @@ func (f *file) findRecord(from, to int64) (found int64, h head) {
 	return found, h
 }
 
-// hasRecord tells whether there is a record in a file whose first position is not known.
-func (f *file) hasRecord(size int64) (found bool) {
-	f.blocks(block, size, func(_ int64, b []byte) bool {
-		_, found = decodeHead(b, f.id, Position(binary.LittleEndian.Uint64(b[8:])))
-		return !found
+// anyRecord returns the offset of the first record in a file whose first position is not known, or 0.
+func (f *file) anyRecord(size int64) (found int64, h head) {
+	f.blocks(block, size, func(offset int64, b []byte) bool {
+		var valid bool
+		if h, valid = decodeHead(b, f.id, Position(binary.LittleEndian.Uint64(b[8:]))); valid {
+			found = offset
+		}
+		return !valid
 	})
-	return found
+	return found, h
 }
 
 // begin writes a record, unless it is empty, and then the header. So the file is in use only once it has the record.

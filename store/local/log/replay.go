@@ -40,6 +40,9 @@ func (f *file) damage(offset int64, err error) *Damage {
 func (l *Log) Replay(from Position, visit func(at Position, payload []byte) error) error {
 	files, end := *l.files.Load(), l.End()
 	if len(files) == 0 {
+		if from > end {
+			return &Damage{File: l.dir, Position: end, Next: end, Err: errors.New("its files are missing")}
+		}
 		return nil
 	}
 	defer l.logCorrected(files)

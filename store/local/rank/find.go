@@ -7,6 +7,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 )
 
@@ -30,7 +31,7 @@ const scannedLeaves = 64
 // scan calls use with all events of one of a merchant's stored trees, in their order, and with the merchant's series: of
 // the tree of times, or of a run. It checks what the nodes say of those below them. An event that is stored or removed
 // meanwhile may be among them or not. No transaction is open while use runs. more is false when there is no such tree.
-func scan(ctx context.Context, db *bolt.DB, m codec.MerchantKey, tree int, use func(e *entry, series []string)) (more bool, err error) {
+func scan(ctx context.Context, db *boltfile.DB, m codec.MerchantKey, tree int, use func(e *entry, series []string)) (more bool, err error) {
 	s := scanner{m: m}
 	for s.leaves <= 0 {
 		if err := ctx.Err(); err != nil {

@@ -21,7 +21,7 @@ import (
 
 // Index is the index of all merchants' events.
 type Index struct {
-	db  *bolt.DB // index.db
+	db  *boltfile.DB // index.db
 	log *slog.Logger
 
 	// These are loadTree, (*bolt.Tx).Commit and the constants of these names, except in tests.
@@ -393,7 +393,7 @@ func (x *Index) CountFrom(ctx context.Context, m codec.MerchantKey, from int64) 
 }
 
 // view runs a read-only transaction. It turns a panic over a damaged file into an error.
-func view(db *bolt.DB, do func(tx *bolt.Tx) error) error {
+func view(db *boltfile.DB, do func(tx *bolt.Tx) error) error {
 	return boltfile.CatchDamage("index.db", func() error { return db.View(do) })
 }
 

@@ -43,7 +43,7 @@ type frozenEvents struct {
 // merger writes the transactions of a merge, one after the other.
 type merger struct {
 	ctx    context.Context // ends the merge between two transactions
-	db     *bolt.DB
+	db     *boltfile.DB
 	budget int // of each transaction, in entries
 	maxRun int
 	commit func(*bolt.Tx) error
@@ -53,7 +53,7 @@ type merger struct {
 	left  int // of the budget of tx
 }
 
-func newMerger(db *bolt.DB, budget int, commit func(*bolt.Tx) error) *merger {
+func newMerger(db *boltfile.DB, budget int, commit func(*bolt.Tx) error) *merger {
 	return &merger{ctx: context.Background(), db: db, budget: budget, maxRun: maxRun, commit: commit}
 }
 

@@ -35,7 +35,7 @@ const Format = "5"
 
 // openFile opens or creates the file. The error for one that is damaged is codec.ErrCorrupt, and for one of another format
 // codec.UnknownFormat.
-func openFile(path string, opt bolt.Options) (*bolt.DB, error) {
+func openFile(path string, opt bolt.Options) (*boltfile.DB, error) {
 	db, err := boltfile.OpenChecked(path, opt, boltfile.CheckBranches)
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func openFile(path string, opt bolt.Options) (*bolt.DB, error) {
 // bbolt has no checksums: damage of a page may hide records, or bring back those of an earlier transaction. Nodes and blocks
 // have a seal that includes their number, so a wrong one is noticed. But without its root record a merchant would seem to
 // have no events, and an earlier root record would be taken for the newest.
-func prepare(db *bolt.DB) error {
+func prepare(db *boltfile.DB) error {
 	isNew := false
 	err := db.View(func(tx *bolt.Tx) error {
 		if k, _ := tx.Cursor().First(); k == nil && !db.IsReadOnly() {

@@ -7,12 +7,13 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 )
 
 // sweeper deletes in the background what merges and removals have taken out of the stored trees, in small transactions.
 type sweeper struct {
-	db     *bolt.DB // index.db
+	db     *boltfile.DB // index.db
 	log    *slog.Logger
 	commit func(*bolt.Tx) error // (*bolt.Tx).Commit, except in tests
 	budget int                  // of each transaction, in entries
@@ -23,7 +24,7 @@ type sweeper struct {
 	onDamage func(error) // of Index.OnDamage
 }
 
-func newSweeper(db *bolt.DB, log *slog.Logger) *sweeper {
+func newSweeper(db *boltfile.DB, log *slog.Logger) *sweeper {
 	return &sweeper{db: db, log: log, commit: (*bolt.Tx).Commit, budget: sweepBudget,
 		wake: make(chan struct{}, 1), cancel: func() {}, done: make(chan struct{})}
 }

@@ -75,10 +75,9 @@ func serverRuns(ctx context.Context, data string) bool {
 func (d *daemon) acceptMigration(mux *http.ServeMux) {
 	ctx, cancel := context.WithCancel(context.Background())
 	wait := handleMigration(ctx, mux, d.engine, d.Log, func(to string) { d.migrated <- to })
-	d.onStop(func() error {
+	d.onStop(func() {
 		cancel()
 		wait()
-		return nil
 	})
 }
 
@@ -161,10 +160,7 @@ func (d *daemon) announce(ctx context.Context) error {
 // stopped, it tells that the service is stopping.
 func (d *daemon) tellSystemd(context.Context) error {
 	stop, err := startWatchdog(d.engine.Ready, d.Log)
-	d.onStop(func() error {
-		stop(d.next == nil)
-		return nil
-	})
+	d.onStop(func() { stop(d.next == nil) })
 	return err
 }
 

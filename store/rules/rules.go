@@ -78,8 +78,8 @@ type Change struct {
 
 // Data implements store.Control.
 type Data struct {
-	// Removing is called after a change that leaves something to remove in the background. It is set before the first
-	// change; nil: nobody is.
+	// Removing is called after a change that leaves something to remove in the background. It may be set before the first
+	// change.
 	Removing func()
 
 	// People has the events and links of persons. It is set before the first use.
@@ -101,7 +101,7 @@ type Data struct {
 
 // New returns the data that was loaded, and puts it into a new directory.
 func New(driver Driver, loaded *Loading, log *slog.Logger) *Data {
-	d := &Data{driver: driver, log: log, dir: store.NewDirectory(), state: newState(), changedDestinations: map[string]int64{}}
+	d := &Data{Removing: func() {}, driver: driver, log: log, dir: store.NewDirectory(), state: newState(), changedDestinations: map[string]int64{}}
 	loaded.sort()
 	d.apply(loaded.all)
 	d.destinationChanges = 1

@@ -174,20 +174,23 @@ const (
 // inheritSockets takes the listening sockets that systemd has opened for the service (sd_listen_fds(3)). systemd keeps
 // them open while the service restarts, so no connection is refused: it waits in its socket. The addresses of the flags
 // are not used for these sockets.
-func inheritSockets(cfg config) (map[string]net.Listener, error) {
-	inherited := map[string]net.Listener{}
+func (d *daemon) inheritSockets(context.Context) error {
+	if d.inherited = d.Sockets; d.inherited != nil {
+		return nil // those from before a migration
+	}
+	d.inherited = map[string]net.Listener{}
 	for _, file := range activation.Files(true) {
 		name := file.Name()
-		listener, err := inherit(cfg, name, file)
-		if err == nil && inherited[name] != nil {
+		listener, err := inherit(d.config, name, file)
+		if err == nil && d.inherited[name] != nil {
 			err = errors.New("the name is given twice: a socket unit must have one ListenStream=")
 		}
 		if err != nil {
-			return nil, &usageError{where: fmt.Sprintf("socket %q of systemd", name), err: err}
+			return &usageError{where: fmt.Sprintf("socket %q of systemd", name), err: err}
 		}
-		inherited[name] = listener
+		d.inherited[name] = listener
 	}
-	return inherited, nil
+	return nil
 }
 
 // inherit checks a socket and takes it. It refuses what the service would not use: connections would wait in such a

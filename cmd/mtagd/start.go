@@ -24,14 +24,6 @@ import (
 	"mtagd/tlsmgr/dns"
 )
 
-// inheritSockets takes the listening sockets that systemd has opened, or those from before a migration.
-func (d *daemon) inheritSockets(context.Context) (err error) {
-	if d.inherited = d.Sockets; d.inherited == nil {
-		d.inherited, err = inheritSockets(d.config)
-	}
-	return err
-}
-
 // countRefusals begins to count what is refused, and to remember refused events.
 func (d *daemon) countRefusals(context.Context) error {
 	d.refusals = limit.NewRefusals(d.Log, d.rates.counters)

@@ -226,16 +226,9 @@ func (d *Data) Tidy(ctx context.Context) error {
 
 // KeepTidy calls tidy, which calls Tidy, once in store.KeyUseDelay until ctx ends.
 func (d *Data) KeepTidy(ctx context.Context, tidy func(ctx context.Context) error) {
-	tick := time.NewTicker(store.KeyUseDelay)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			if err := tidy(ctx); err != nil && ctx.Err() == nil {
-				d.log.Error("it cannot be stored when API keys and sessions were last used, and old records cannot be deleted", "error", err)
-			}
+	for store.Sleep(ctx, store.KeyUseDelay) == nil {
+		if err := tidy(ctx); err != nil && ctx.Err() == nil {
+			d.log.Error("it cannot be stored when API keys and sessions were last used, and old records cannot be deleted", "error", err)
 		}
 	}
 }

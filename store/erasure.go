@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"iter"
 	"slices"
@@ -91,7 +92,8 @@ func (p Person) equals(other Person) bool {
 
 // MUIDKey returns the SHA-256 of a byte 255 and a muid. No identifier has the same key.
 func MUIDKey[M ~string | ~[]byte](muid M) IdentityKey {
-	return Hash(func(b []byte) []byte { return append(append(b, 255), muid...) })
+	var b [1 + MaxMUIDLength]byte // so that nothing is allocated
+	return sha256.Sum256(append(append(b[:0], 255), muid...))
 }
 
 // MarshalText returns the key in hexadecimal.

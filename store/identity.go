@@ -73,7 +73,8 @@ func (id *Identity) Add(kind IdentifierKind, value string) bool {
 		id.added |= bit
 		id.n++
 	}
-	id.keys[at] = Hash(func(b []byte) []byte { return append(append(b, byte(kind)), value...) })
+	var b [256]byte // so that nothing is allocated for usual identifiers
+	id.keys[at] = sha256.Sum256(append(append(b[:0], byte(kind)), value...))
 	return true
 }
 

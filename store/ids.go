@@ -24,8 +24,9 @@ func NewPartnerID() PartnerID { return PartnerID(uuid.NewString()) }
 // NewMerchantID returns a random id (spec, Merchant: "UUID v4 format").
 func NewMerchantID() MerchantID { return MerchantID(uuid.NewString()) }
 
-// newTagID returns a random id with a prefix.
-func newTagID(prefix string) TagID {
+// NewTagID returns a random id with the prefix of the tag's type.
+func NewTagID(t TagType) TagID {
+	prefix := map[TagType]string{ClientSide: "cs_", ServerSide: "ss_", Preverified: "pv_"}[t]
 	var b [15]byte
 	rand.Read(b[:]) // never fails: crypto/rand ends the process instead
 	return TagID(prefix + base64.RawURLEncoding.EncodeToString(b[:]))

@@ -119,9 +119,9 @@ func (s Session) Actor() Actor {
 // ID returns the id in the text of a session, or of a link; an error when the text is malformed. It does not check the
 // secret; Matches does.
 func (t SessionText) ID() (SessionID, error) {
-	id, _, err := t.parse(sessionPrefix, "a session")
+	id, _, err := parseCredential(sessionPrefix, string(t), "a session")
 	if err != nil {
-		id, _, err = t.parse(linkPrefix, "a session or a link")
+		id, _, err = parseCredential(linkPrefix, string(t), "a session or a link")
 	}
 	return SessionID(id), err
 }
@@ -132,12 +132,8 @@ func (t SessionText) Matches(s Session) bool {
 	if s.IsLink {
 		prefix = linkPrefix
 	}
-	_, secret, err := t.parse(prefix, "a session")
+	_, secret, err := parseCredential(prefix, string(t), "a session")
 	return err == nil && hashes(secret, s.SecretHash)
-}
-
-func (t SessionText) parse(prefix, what string) (id, secret string, err error) {
-	return parseCredential(prefix, string(t), what)
 }
 
 // Replaces returns the session that ends when s begins: the oldest one like s, if all has MaxSessions of these.

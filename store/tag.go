@@ -24,20 +24,6 @@ func ParseTagType(s string) (TagType, error) {
 	return "", Invalid("type", "must be one of client-side, server-side, preverified")
 }
 
-func (t TagType) idPrefix() string {
-	switch t {
-	case ClientSide:
-		return "cs_"
-	case ServerSide:
-		return "ss_"
-	default:
-		return "pv_"
-	}
-}
-
-// NewTagID returns a random id with the prefix of the tag's type.
-func NewTagID(t TagType) TagID { return newTagID(t.idPrefix()) }
-
 // NeedsRecord reports whether the generate response has a DNS record for tags of this type (spec, Tracking tag: record).
 func (t TagType) NeedsRecord() bool { return t != ClientSide }
 

@@ -21,23 +21,7 @@ func Sleep(ctx context.Context, d time.Duration) error {
 func FormatTime(t time.Time) string { return string(AppendTime(nil, t)) }
 
 // AppendTime appends what FormatTime returns.
-func AppendTime(b []byte, t time.Time) []byte {
-	t = t.UTC()
-	year, month, day := t.Date()
-	if year < 0 || year > 9999 {
-		return t.AppendFormat(b, "2006-01-02T15:04:05Z")
-	}
-	hour, minute, second := t.Clock()
-	two := func(n int, end byte) { b = append(b, byte('0'+n/10), byte('0'+n%10), end) }
-	b = append(b, byte('0'+year/1000), byte('0'+year/100%10))
-	two(year%100, '-')
-	two(int(month), '-')
-	two(day, 'T')
-	two(hour, ':')
-	two(minute, ':')
-	two(second, 'Z')
-	return b
-}
+func AppendTime(b []byte, t time.Time) []byte { return t.UTC().AppendFormat(b, time.RFC3339) }
 
 // ParseTime reads an RFC 3339 time (spec: "ISO 8601") and returns it in UTC; false when s is no such time.
 //

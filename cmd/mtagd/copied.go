@@ -54,7 +54,7 @@ func (d *daemon) checkCopied(context.Context) error {
 				"data", d.Data)
 		}
 	}
-	d.onStop(func() error {
+	d.onClose(func() error {
 		if here, err := fileMarker(path); err != nil || here != d.marker {
 			return nil // the marker is gone, or is that of a copy, which took this directory's place
 		}
@@ -85,7 +85,7 @@ func (d *daemon) writeMarker(path string) error {
 		m.Socket = "@mtagd-" + rand.Text()
 		var socket net.PacketConn
 		if socket, err = net.ListenPacket("unixgram", m.Socket); err == nil {
-			d.onStop(socket.Close)
+			d.onClose(socket.Close)
 			err = json.NewEncoder(f).Encode(m)
 		}
 	}

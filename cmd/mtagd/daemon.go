@@ -128,14 +128,13 @@ const maxParts = 4
 const stopTimeout = 15 * time.Second
 
 // finishRequests closes the public server to new requests, and waits for those in progress.
-func (d *daemon) finishRequests() error {
+func (d *daemon) finishRequests() {
 	d.Log.Info("stopping")
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	if err := d.server.Shutdown(ctx); err != nil {
 		d.Log.Warn("requests were cut off", "error", err)
 	}
-	return nil
 }
 
 // wait waits until ctx ends. If a part ends by itself before that, it returns an error.
@@ -199,7 +198,7 @@ func (d *daemon) startInternal(l net.Listener, h http.Handler) {
 		defer close(ended)
 		return server.Serve(l)
 	})
-	d.onStop(func() error {
+	d.onStop(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), internalStopTimeout)
 		defer cancel()
 		err := server.Shutdown(ctx)
@@ -208,7 +207,6 @@ func (d *daemon) startInternal(l net.Listener, h http.Handler) {
 		if err := errors.Join(err, server.Shutdown(ctx)); err != nil {
 			d.Log.Warn("requests were cut off", "address", l.Addr().String(), "error", errors.Join(err, server.Close()))
 		}
-		return nil
 	})
 }
 
@@ -217,15 +215,22 @@ func (d *daemon) inBackground(run func(ctx context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { run(ctx) })
-	d.onStop(func() error {
+	d.onStop(func() {
 		cancel()
 		running.Wait()
-		return nil
 	})
 }
 
-// onStop adds a function that undoes what the current step has done.
-func (d *daemon) onStop(undo func() error) { d.stops = append(d.stops, undo) }
+// onClose adds a function that undoes what the current step has done.
+func (d *daemon) onClose(undo func() error) { d.stops = append(d.stops, undo) }
+
+// onStop is onClose for a function that cannot fail.
+func (d *daemon) onStop(undo func()) {
+	d.onClose(func() error {
+		undo()
+		return nil
+	})
+}
 
 // stop undoes the steps, the last one first.
 func (d *daemon) stop() error {

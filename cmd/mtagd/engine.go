@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"mtagd/cmd/mtagd/operator"
 	"mtagd/store"
 	"mtagd/store/local"
@@ -21,15 +19,15 @@ import (
 	"mtagd/store/postgres"
 )
 
-// openEngine opens the storage engine for the service, and creates it if the data directory or the database is new. If
-// database is "", everything is in the data directory. size is how many bytes of a database events may take; 0: the default.
-func openEngine(ctx context.Context, data, database string, keep store.Retention, size int64, log *slog.Logger, metrics prometheus.Registerer) (store.Engine, error) {
-	if database != "" {
-		return openDatabase(ctx, database, postgres.Options{Log: log, Retention: keep, Size: size, Metrics: metrics})
+// openEngine opens the storage engine, and creates it if the data directory or the database is new.
+func (d *daemon) openEngine(ctx context.Context) (store.Engine, error) {
+	keep := retention(d.RetentionDays)
+	if d.Store != "" {
+		return openDatabase(ctx, d.Store, postgres.Options{Log: d.Log, Retention: keep, Size: d.storeSize, Metrics: d.metrics})
 	}
-	engine, err := local.Open(data, local.Options{Log: log, Now: time.Now, Metrics: metrics, Retention: keep})
+	engine, err := local.Open(d.Data, local.Options{Log: d.Log, Now: time.Now, Metrics: d.metrics, Retention: keep})
 	if err != nil {
-		return nil, openError(data, err)
+		return nil, openError(d.Data, err)
 	}
 	return engine, nil
 }

@@ -75,10 +75,9 @@ func serverRuns(ctx context.Context, data string) bool {
 func (d *daemon) acceptMigration(mux *http.ServeMux) {
 	ctx, cancel := context.WithCancel(context.Background())
 	wait := handleMigration(ctx, mux, d.engine, d.Log, func(to string) { d.migrated <- to })
-	d.onStop(func() error {
+	d.onStop(func() {
 		cancel()
 		wait()
-		return nil
 	})
 }
 
@@ -161,10 +160,7 @@ func (d *daemon) announce(ctx context.Context) error {
 // stopped, it tells that the service is stopping.
 func (d *daemon) tellSystemd(context.Context) error {
 	stop, err := startWatchdog(d.engine.Ready, d.Log)
-	d.onStop(func() error {
-		stop(d.next == nil)
-		return nil
-	})
+	d.onStop(func() { stop(d.next == nil) })
 	return err
 }
 
@@ -178,20 +174,23 @@ const (
 // inheritSockets takes the listening sockets that systemd has opened for the service (sd_listen_fds(3)). systemd keeps
 // them open while the service restarts, so no connection is refused: it waits in its socket. The addresses of the flags
 // are not used for these sockets.
-func inheritSockets(cfg config) (map[string]net.Listener, error) {
-	inherited := map[string]net.Listener{}
+func (d *daemon) inheritSockets(context.Context) error {
+	if d.inherited = d.Sockets; d.inherited != nil {
+		return nil // those from before a migration
+	}
+	d.inherited = map[string]net.Listener{}
 	for _, file := range activation.Files(true) {
 		name := file.Name()
-		listener, err := inherit(cfg, name, file)
-		if err == nil && inherited[name] != nil {
+		listener, err := inherit(d.config, name, file)
+		if err == nil && d.inherited[name] != nil {
 			err = errors.New("the name is given twice: a socket unit must have one ListenStream=")
 		}
 		if err != nil {
-			return nil, &usageError{where: fmt.Sprintf("socket %q of systemd", name), err: err}
+			return &usageError{where: fmt.Sprintf("socket %q of systemd", name), err: err}
 		}
-		inherited[name] = listener
+		d.inherited[name] = listener
 	}
-	return inherited, nil
+	return nil
 }
 
 // inherit checks a socket and takes it. It refuses what the service would not use: connections would wait in such a

@@ -154,7 +154,7 @@ func (c *migrateCommand) finish(p *process) (next string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("--to: %w", err)
 	}
-	if !moved.Is(here) {
+	if moved.ID != here.ID {
 		return "", fmt.Errorf("the data of %s moved to %s already, on %s, which is not %s", p.data, moved.Name, store.FormatTime(moved.At), here.Name)
 	}
 	return fmt.Sprintf("the data of %s moved to %s on %s. Start the service with --store", p.data, moved.Name, store.FormatTime(moved.At)), to.Finish(p.ctx)

@@ -124,8 +124,8 @@ func operate(p *process, command operator.Command) error {
 	if err != nil {
 		return err
 	}
-	if printer, ok := command.(operator.Printer); ok {
-		return printer.Print(p.stdout, result)
+	if audit, is := command.(operator.AuditCommand); is {
+		return audit.Print(p.stdout, result)
 	}
 	var text bytes.Buffer
 	if err := json.Indent(&text, result, "", "  "); err != nil {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mtagd/store"
 )
 
 // timerSlack is how long the kernel may delay a thread's timers to combine their interrupts. Whenever a system call
@@ -90,15 +92,8 @@ func limitMemory(ctx context.Context, connections func() int) {
 	}
 	debug.SetMemoryLimit(memoryLimit(0))
 	go func() {
-		ticker := time.NewTicker(memoryInterval)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C:
-				debug.SetMemoryLimit(memoryLimit(connections()))
-			}
+		for store.Sleep(ctx, memoryInterval) == nil {
+			debug.SetMemoryLimit(memoryLimit(connections()))
 		}
 	}()
 }

@@ -136,21 +136,20 @@ const stopBackup = 5 * time.Second
 
 // runInBackground runs the schedule; stop ends it. A destination that hangs is left behind: after an interrupt, a backup
 // reads nothing more of the data directory, and makes no point.
-func (s *schedule) runInBackground(ctx context.Context) (stop func() error) {
+func (s *schedule) runInBackground(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		s.run(ctx)
 	}()
-	return func() error {
+	return func() {
 		cancel()
 		select {
 		case <-ended:
 		case <-time.After(stopBackup):
 			s.log.Warn("backup: the destination does not answer, and the service stops without it", "to", s.To.String())
 		}
-		return nil
 	}
 }
 

@@ -24,36 +24,25 @@ import (
 	"mtagd/tlsmgr/dns"
 )
 
-// inheritSockets takes the listening sockets that systemd has opened, or those from before a migration.
-func (d *daemon) inheritSockets(context.Context) (err error) {
-	if d.inherited = d.Sockets; d.inherited == nil {
-		d.inherited, err = inheritSockets(d.config)
-	}
-	return err
-}
-
 // countRefusals begins to count what is refused, and to remember refused events.
 func (d *daemon) countRefusals(context.Context) error {
 	d.refusals = limit.NewRefusals(d.Log, d.rates.counters)
 	d.refused = refused.New(time.Now)
-	d.onStop(func() error {
-		d.refusals.Flush()
-		return nil
-	})
+	d.onStop(d.refusals.Flush)
 	return nil
 }
 
 // openData opens the storage engine. From then on no other process can open the data directory, unless a database is used.
 func (d *daemon) openData(ctx context.Context) error {
 	if err := d.awaitDatabase(ctx, func() (err error) {
-		d.engine, err = openEngine(ctx, d.Data, d.Store, retention(d.RetentionDays), d.storeSize, d.Log, d.metrics)
+		d.engine, err = d.openEngine(ctx)
 		return err
 	}); err != nil {
 		return err
 	}
 	d.disks = &diskMetrics{parts: dataParts(d.Data, d.Store), engine: d.engine}
 	d.metrics.MustRegister(d.disks)
-	d.onStop(d.engine.Close)
+	d.onClose(d.engine.Close)
 	exportGauge(d.metrics, "mtagd_labels_used", "Labels of the form mtag-xxxx that tags have.",
 		func() float64 { return float64(d.engine.Directory().Labels()) })
 	return nil
@@ -112,10 +101,7 @@ func (d *daemon) listen(name, address string) (net.Listener, error) {
 		}
 	}
 	d.listeners[name] = listener
-	d.onStop(func() error {
-		listener.Close() // usually the server has closed it already
-		return nil
-	})
+	d.onStop(func() { listener.Close() }) // usually the server has closed it already
 	return listener, nil
 }
 
@@ -148,10 +134,7 @@ func (d *daemon) openTLSManager(context.Context) (err error) {
 	if d.tlsmgr, err = tlsmgr.New(c); err != nil {
 		return err
 	}
-	d.onStop(func() error {
-		d.tlsmgr.Stop()
-		return nil
-	})
+	d.onStop(d.tlsmgr.Stop)
 	return nil
 }
 
@@ -170,7 +153,7 @@ func (d *daemon) startDelivery(context.Context) error {
 	d.delivery = delivery.Open(delivery.Config{
 		Engine: d.engine, Shared: sharedOf(d.engine), Keys: keys, Allow: d.reachable, Log: d.Log, Now: time.Now, Metrics: d.metrics,
 	})
-	d.onStop(d.delivery.Close)
+	d.onClose(d.delivery.Close)
 	return nil
 }
 
@@ -310,7 +293,7 @@ func (d *daemon) openSource(context.Context) error {
 		return nil
 	}
 	d.source = local.SourceOf(d.engine)
-	d.onStop(d.source.Close)
+	d.onClose(d.source.Close)
 	if d.backup != nil {
 		d.schedule = newSchedule(*d.backup, d.source, d.metrics, d.Log)
 	}

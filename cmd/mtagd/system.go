@@ -134,14 +134,10 @@ func newRates() *rates { return &rates{counters: prometheus.NewRegistry()} }
 
 // run takes samples until ctx ends.
 func (r *rates) run(ctx context.Context) {
-	ticker := time.NewTicker(sampleEvery)
-	defer ticker.Stop()
-	for at := time.Now(); ; {
-		r.add(r.take(at))
-		select {
-		case <-ctx.Done():
+	for {
+		r.add(r.take(time.Now()))
+		if store.Sleep(ctx, sampleEvery) != nil {
 			return
-		case at = <-ticker.C:
 		}
 	}
 }

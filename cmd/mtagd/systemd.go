@@ -74,8 +74,6 @@ func (w *watchdog) watch(ctx context.Context) {
 	if w.timeout > 0 {
 		interval = min(interval, w.timeout/3)
 	}
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
 	started, sent := time.Now(), ""
 	for {
 		err := w.ready()
@@ -90,10 +88,8 @@ func (w *watchdog) watch(ctx context.Context) {
 		if w.timeout > 0 && !restart {
 			w.send(systemd.SdNotifyWatchdog)
 		}
-		select {
-		case <-ctx.Done():
+		if store.Sleep(ctx, interval) != nil {
 			return
-		case <-ticker.C:
 		}
 	}
 }

@@ -54,15 +54,7 @@ type Frozen interface {
 // Place says which store has the data of a source that has moved.
 type Place struct {
 	Name string `json:"to"`           // for people, without secrets. It changes when a store is reached through another host
-	ID   string `json:"id,omitempty"` // "" if an earlier version noted the move
-}
-
-// Is reports whether p, which a source has kept, is the same store as other.
-func (p Place) Is(other Place) bool {
-	if p.ID == "" {
-		return p.Name == other.Name
-	}
-	return p.ID == other.ID
+	ID   string `json:"id,omitempty"` // of the store
 }
 
 // Target is a store that is being filled. Nobody else can open it before everything is there and was compared.

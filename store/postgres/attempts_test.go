@@ -64,10 +64,7 @@ func (w *watcher) TraceRelease(_ *pgxpool.Pool, data pgxpool.TraceReleaseData) {
 // openWatched opens another engine on the database of a shop. On a busy machine a flush may take long, so it has a minute.
 func (s *shop) openWatched(w *watcher) *engine {
 	s.t.Helper()
-	config, err := conn.Configure(s.t.Context(), s.url)
-	testenv.Check(s.t, err)
-	config.ConnConfig.Tracer = w
-	return s.opened(openWith(s.t.Context(), config, Options{Log: quiet, FlushTimeout: time.Minute}))
+	return s.opened(openEngine(s.t.Context(), s.url, Options{Log: quiet, FlushTimeout: time.Minute, tracer: w}))
 }
 
 // cancelWait makes it look as if an operator had canceled the wait of a transaction's commit for the standbys.

@@ -262,11 +262,8 @@ func TestDeadDeltasAreNotRead(t *testing.T) {
 		t.Fatalf("the new merchant has %d rows of usage", n)
 	}
 
-	config, err := conn.Configure(t.Context(), s.url)
-	testenv.Check(t, err)
 	reads := &statements{all: map[string][]any{}}
-	config.ConnConfig.Tracer = reads
-	db, err := conn.Open(t.Context(), config, conn.Options{Log: quiet})
+	db, err := conn.Open(t.Context(), s.url, conn.Options{Log: quiet, Tracer: reads})
 	testenv.Check(t, err)
 	defer db.Close()
 	e := &engine{db: db, counts: count.New(db)} // does nothing by itself

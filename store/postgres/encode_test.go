@@ -12,11 +12,7 @@ import (
 
 // Arrays come back as they were sent, whatever their length.
 func TestArraysAreEncoded(t *testing.T) {
-	config, err := conn.Configure(t.Context(), pgtest.Database(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	db, err := conn.Open(t.Context(), config, conn.Options{})
+	db, err := conn.Open(t.Context(), pgtest.Database(t), conn.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,18 +36,12 @@ var (
 
 // OpenDatabase connects to a database for a move, and creates its tables if it is new. Engines may have it open.
 func OpenDatabase(ctx context.Context, address string, log *slog.Logger) (*Database, error) {
-	config, err := conn.Configure(ctx, address)
+	db, err := conn.Open(ctx, address, conn.Options{Log: log})
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	db, err := conn.Open(ctx, config, conn.Options{Log: log})
-	if err == nil {
-		err = schema.Prepare(ctx, db.Pool)
-	}
-	if err != nil {
-		if db != nil {
-			db.Close()
-		}
+	if err := schema.Prepare(ctx, db.Pool); err != nil {
+		db.Close()
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
 	return &Database{db: db, run: uuid.New()}, nil

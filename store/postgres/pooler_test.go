@@ -13,11 +13,12 @@ func TestPoolersAreRecognized(t *testing.T) {
 	url := pgtest.Database(t)
 	through := pgtest.Pooler(t, "transaction")
 	for address, want := range map[string]bool{url: false, through(url): true} {
-		config, err := conn.Configure(t.Context(), address)
+		db, err := conn.Open(t.Context(), address, conn.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if pooled := config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheDescribe; pooled != want {
+		defer db.Close()
+		if pooled := db.Pool.Config().ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheDescribe; pooled != want {
 			t.Errorf("%s: %v", address, pooled)
 		}
 	}

@@ -79,7 +79,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
@@ -116,30 +116,24 @@ type Options struct {
 	Patience     time.Duration // the database may be silent for so much longer before a node refuses
 	queryTimeout time.Duration
 	verifyPiece  int64
+	tracer       pgx.QueryTracer // sees all statements
 	AuditLimits  store.AuditLimits
 }
 
 // Open opens the engine in a database, and creates its tables there if it is new. The address is a postgres:// URL, or
 // keywords and values, as PostgreSQL's own tools take it. With several servers in it, the one that accepts writes is used.
 func Open(ctx context.Context, address string, opt Options) (store.Engine, error) {
-	config, err := conn.Configure(ctx, address)
-	if err == nil {
-		var e *engine
-		if e, err = openWith(ctx, config, opt); err == nil {
-			return e, nil
-		}
+	e, err := openEngine(ctx, address, opt)
+	if err != nil {
+		return nil, conn.Unavailable(fmt.Errorf("open the database: %w", err))
 	}
-	return nil, conn.Unavailable(fmt.Errorf("open the database: %w", err))
+	return e, nil
 }
 
 // Check returns why Open would fail: the database cannot be reached, or has the schema of a newer version. It changes
 // nothing.
 func Check(ctx context.Context, address string) error {
-	config, err := conn.Configure(ctx, address)
-	if err != nil {
-		return err
-	}
-	db, err := conn.Open(ctx, config, conn.Options{})
+	db, err := conn.Open(ctx, address, conn.Options{})
 	if err != nil {
 		return err
 	}
@@ -161,9 +155,8 @@ type engine struct {
 
 var _ store.Engine = (*engine)(nil)
 
-// openWith is Open with a configuration of the connections.
-func openWith(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, error) {
-	db, err := conn.Open(ctx, config, conn.Options{Log: opt.Log, Now: opt.Now, QueryTimeout: opt.queryTimeout, Patience: opt.Patience})
+func openEngine(ctx context.Context, address string, opt Options) (*engine, error) {
+	db, err := conn.Open(ctx, address, conn.Options{Log: opt.Log, Now: opt.Now, QueryTimeout: opt.queryTimeout, Patience: opt.Patience, Tracer: opt.tracer})
 	if err != nil {
 		return nil, err
 	}

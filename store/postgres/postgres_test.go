@@ -11,7 +11,6 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/pgtest"
-	"mtagd/store/postgres/conn"
 )
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -41,10 +40,6 @@ func openSoon(url string, opt Options) (e *engine, err error) {
 }
 
 func openURL(url string, opt Options) (*engine, error) {
-	config, err := conn.Configure(context.Background(), url)
-	if err != nil {
-		return nil, err
-	}
-	config.ConnConfig.Tracer = sent
-	return openWith(context.Background(), config, opt)
+	opt.tracer = sent
+	return openEngine(context.Background(), url, opt)
 }

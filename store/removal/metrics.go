@@ -1,48 +1,44 @@
 package removal
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"mtagd/store"
 )
 
-// Metrics are the metrics of an engine's removals. Their names are the same for all engines, so that alerts are too.
-type Metrics struct {
+// metrics are those of an engine's removals. Their names are the same for all engines, so that alerts are too.
+type metrics struct {
 	open, oldest prometheus.Gauge
 	failing      *prometheus.GaugeVec
 	failures     prometheus.Counter
 }
 
-// NewMetrics returns the metrics, registered unless r is nil.
-func NewMetrics(r prometheus.Registerer) *Metrics {
-	m := &Metrics{
-		open: prometheus.NewGauge(prometheus.GaugeOpts{
+// newMetrics returns the metrics, registered unless r is nil.
+func newMetrics(r prometheus.Registerer) *metrics {
+	registered := promauto.With(r)
+	return &metrics{
+		open: registered.NewGauge(prometheus.GaugeOpts{
 			Name: "mtagd_erasures_open", Help: "Erasures of persons that are not done.",
 		}),
-		oldest: prometheus.NewGauge(prometheus.GaugeOpts{
+		oldest: registered.NewGauge(prometheus.GaugeOpts{
 			Name: "mtagd_erasure_oldest_timestamp_seconds", Help: "When the oldest open erasure was requested; 0 when none is open.",
 		}),
-		failing: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		failing: registered.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "mtagd_removals_failing", Help: "Removals of events whose last attempt has failed, by kind: erasure, deletion, retention.",
 		}, []string{"kind"}),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{
+		failures: registered.NewCounter(prometheus.CounterOpts{
 			Name: "mtagd_removal_failures_total", Help: "Attempts to remove events that have failed.",
 		}),
 	}
-	if r != nil {
-		r.MustRegister(m.open, m.oldest, m.failing, m.failures)
-	}
-	return m
 }
 
 // set notes which removals are not done, the oldest first.
-func (m *Metrics) set(open []store.Erasure, removals []store.Removal) {
+func (m *metrics) set(open []store.Erasure, removals []store.Removal) {
 	m.open.Set(float64(len(open)))
 	m.oldest.Set(0)
 	if len(open) > 0 {
-		m.oldest.Set(float64(open[0].At.UnixMilli()) / float64(time.Second/time.Millisecond))
+		m.oldest.Set(float64(open[0].At.UnixMilli()) / 1e3)
 	}
 	failing := map[string]int{"erasure": 0, string(store.OfDeletion): 0, string(store.OfRetention): 0}
 	for _, e := range open {

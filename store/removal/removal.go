@@ -51,9 +51,9 @@ var ErrWaits = errors.New("the bytes of removed events must stay for now")
 
 // Runner runs the removals of an engine, one round after the other.
 type Runner struct {
-	Engine  Engine
-	Metrics *Metrics
-	Delay   time.Duration // the constant, or less in tests
+	engine  Engine
+	metrics *metrics
+	delay   time.Duration // Delay, or less in tests
 
 	// Reclaim gives back the space of what ExpireOf has removed; nil: that needs nothing.
 	Reclaim func(ctx context.Context) error
@@ -63,9 +63,9 @@ type Runner struct {
 
 // NewRunner returns a runner whose metrics are registered, unless metrics is nil. eager, for tests, leaves out Delay.
 func NewRunner(e Engine, metrics prometheus.Registerer, eager bool) *Runner {
-	r := &Runner{Engine: e, Metrics: NewMetrics(metrics), Delay: Delay, wake: make(chan struct{}, 1)}
+	r := &Runner{engine: e, metrics: newMetrics(metrics), delay: Delay, wake: make(chan struct{}, 1)}
 	if eager {
-		r.Delay = 0
+		r.delay = 0
 	}
 	return r
 }
@@ -120,10 +120,10 @@ func (r *Runner) Run(ctx context.Context) error {
 		}
 		b := batch{erasures[d.Merchant], []store.Removal{d}}
 		delete(erasures, d.Merchant)
-		if w.now.Sub(d.At) < r.Delay || !d.IsDue(w.now) {
+		if w.now.Sub(d.At) < r.delay || !d.IsDue(w.now) {
 			continue
 		}
-		if d.State == store.ErasurePurging || w.attempt("what is left of merchant "+string(d.Merchant), b, func() error { return r.Engine.Drop(ctx, d.Merchant) }) {
+		if d.State == store.ErasurePurging || w.attempt("what is left of merchant "+string(d.Merchant), b, func() error { return r.engine.Drop(ctx, d.Merchant) }) {
 			purged.add(b)
 		}
 	}
@@ -139,7 +139,7 @@ func (r *Runner) Run(ctx context.Context) error {
 			}
 		}
 		purged.add(batch{erasures: purging})
-		if b := (batch{erasures: removing}); len(removing) > 0 && w.attempt("erasures at merchant "+string(m), b, func() error { return r.Engine.EraseOf(ctx, m, removing) }) {
+		if b := (batch{erasures: removing}); len(removing) > 0 && w.attempt("erasures at merchant "+string(m), b, func() error { return r.engine.EraseOf(ctx, m, removing) }) {
 			purged.add(b)
 		}
 	}
@@ -172,8 +172,8 @@ func (r *Runner) Expire(ctx context.Context, merchants []store.MerchantID, again
 		}
 		some := false
 		if !w.attempt("the retention of merchant "+string(m), batch{removals: []store.Removal{t}}, func() (err error) {
-			if before := r.Engine.ExpiredBefore(m, w.now); before != math.MinInt64 {
-				some, err = r.Engine.ExpireOf(ctx, m, before)
+			if before := r.engine.ExpiredBefore(m, w.now); before != math.MinInt64 {
+				some, err = r.engine.ExpireOf(ctx, m, before)
 			}
 			return err
 		}) {
@@ -219,12 +219,12 @@ const maxErrors = 10
 // begin begins a round that also looks at a number of merchants. Without tasks and merchants it does not ask for the time.
 func (r *Runner) begin(ctx context.Context, merchants int) (w *round, err error) {
 	w = &round{Runner: r, ctx: ctx}
-	if w.erasures, w.removals, err = r.Engine.Tasks(ctx); err != nil {
+	if w.erasures, w.removals, err = r.engine.Tasks(ctx); err != nil {
 		return nil, err
 	}
-	r.Metrics.set(w.erasures, w.removals)
+	r.metrics.set(w.erasures, w.removals)
 	if len(w.erasures)+len(w.removals)+merchants > 0 {
-		w.now, err = r.Engine.Now(ctx)
+		w.now, err = r.engine.Now(ctx)
 	}
 	return w, err
 }
@@ -265,7 +265,7 @@ func (w *round) purge(b batch) {
 	for i := range b.removals {
 		b.removals[i].State = store.ErasurePurging
 	}
-	if w.attempt("the bytes of removed events", b, func() error { return w.Engine.Purge(w.ctx) }) {
+	if w.attempt("the bytes of removed events", b, func() error { return w.engine.Purge(w.ctx) }) {
 		w.store(b, reached(store.ErasureDone))
 	}
 }
@@ -281,7 +281,7 @@ func (w *round) store(b batch, change func(*store.ErasureState, *store.Tries, ti
 		return true
 	}
 	err := func() error {
-		now, err := w.Engine.Now(w.ctx)
+		now, err := w.engine.Now(w.ctx)
 		if err != nil {
 			return err
 		}
@@ -289,7 +289,7 @@ func (w *round) store(b batch, change func(*store.ErasureState, *store.Tries, ti
 		for i, e := range b.erasures {
 			ids[i] = e.ID
 		}
-		if err := w.Engine.UpdateErasures(w.ctx, ids, func(e *store.Erasure) []store.IdentityKey {
+		if err := w.engine.UpdateErasures(w.ctx, ids, func(e *store.Erasure) []store.IdentityKey {
 			if change(&e.State, &e.Tries, now); e.State == store.ErasureDone {
 				e.FinishedAt = now.UTC()
 			}
@@ -301,7 +301,7 @@ func (w *round) store(b batch, change func(*store.ErasureState, *store.Tries, ti
 		for i := range changed {
 			change(&changed[i].State, &changed[i].Tries, now)
 		}
-		return w.Engine.SaveRemovals(w.ctx, changed)
+		return w.engine.SaveRemovals(w.ctx, changed)
 	}()
 	if err != nil {
 		w.fail("the progress of a removal", err)
@@ -323,10 +323,10 @@ func (w *round) end() error {
 	if w.attempts == 0 {
 		return errors.Join(w.errs...)
 	}
-	w.Metrics.failures.Add(float64(w.failures))
-	erasures, removals, err := w.Engine.Tasks(w.ctx)
+	w.metrics.failures.Add(float64(w.failures))
+	erasures, removals, err := w.engine.Tasks(w.ctx)
 	if err == nil {
-		w.Metrics.set(erasures, removals)
+		w.metrics.set(erasures, removals)
 	}
 	return errors.Join(append(w.errs, err)...)
 }

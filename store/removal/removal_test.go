@@ -105,7 +105,7 @@ func newFake() (*fake, *Runner) {
 	for id, m := range map[store.ErasureID]store.MerchantID{"1": "a", "2": "a", "3": "b", "4": "c"} {
 		f.erasures[id] = store.Erasure{ID: id, Merchant: m, At: f.now, State: store.ErasurePending}
 	}
-	return f, &Runner{Engine: f, Metrics: NewMetrics(f.metrics), Delay: time.Minute, Reclaim: func(context.Context) error { return f.step("reclaim") }}
+	return f, &Runner{engine: f, metrics: newMetrics(f.metrics), delay: time.Minute, Reclaim: func(context.Context) error { return f.step("reclaim") }}
 }
 
 // run runs a round, and expects its steps.

@@ -22,7 +22,7 @@ func (d *Data) DeleteMerchant(ctx context.Context, id store.MerchantID) (m store
 	if err != nil {
 		return store.Merchant{}, err
 	}
-	d.toRemove()
+	d.Removing()
 	return m, nil
 }
 
@@ -57,15 +57,8 @@ func (d *Data) DeletePartner(ctx context.Context, id store.PartnerID, withMercha
 	if err != nil {
 		return store.Partner{}, err
 	}
-	d.toRemove()
+	d.Removing()
 	return p, nil
-}
-
-// toRemove says that there is something to remove in the background.
-func (d *Data) toRemove() {
-	if d.Removing != nil {
-		d.Removing()
-	}
 }
 
 // deleteMerchants deletes merchants of one partner with their tags and claims, and notes that their events are to be

@@ -31,9 +31,6 @@ func newErasing(erasures []store.Erasure) *erasing {
 	return e
 }
 
-// found notes the links of the persons. They are not removed yet.
-func (e *erasing) found(links []store.Link) { e.links, e.suppressed = e.persons.Links(links) }
-
 // begin is a change for UpdateErasures: the same request is another erasure from now on. It also suppresses what the links
 // say.
 func (e *erasing) begin(era *store.Erasure) []store.IdentityKey {

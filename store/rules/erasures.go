@@ -41,7 +41,7 @@ func (d *Data) addErasure(ctx context.Context, id store.MerchantID, who store.Pe
 	if err != nil {
 		return store.Erasure{}, err
 	}
-	d.toRemove()
+	d.Removing()
 	return e, nil
 }
 
@@ -126,15 +126,15 @@ type suppressedPerson struct {
 	by       store.ErasureID
 }
 
-func decodeSuppressed(key string, value []byte) (any, error) {
+func decodeSuppressed(key string, value []byte) (p suppressedPerson, err error) {
 	m, text, _ := strings.Cut(key, "/")
-	p := suppressedPerson{merchant: store.MerchantID(m), by: store.ErasureID(value)}
-	err := p.key.UnmarshalText([]byte(text))
+	p.merchant, p.by = store.MerchantID(m), store.ErasureID(value)
+	err = p.key.UnmarshalText([]byte(text))
 	return p, err
 }
 
-func (d *Data) setSuppressed(_ string, v any) {
-	s, p := d.state, v.(suppressedPerson)
+func (d *Data) setSuppressed(_ string, p suppressedPerson) {
+	s := d.state
 	if s.suppressed[p.merchant] == nil {
 		s.suppressed[p.merchant] = map[store.IdentityKey]store.ErasureID{}
 	}
@@ -143,11 +143,10 @@ func (d *Data) setSuppressed(_ string, v any) {
 }
 
 func (d *Data) removeSuppressed(key string) {
-	v, err := decodeSuppressed(key, nil)
+	p, err := decodeSuppressed(key, nil)
 	if err != nil {
 		return // nothing has it
 	}
-	p := v.(suppressedPerson)
 	if delete(d.state.suppressed[p.merchant], p.key); len(d.state.suppressed[p.merchant]) == 0 {
 		delete(d.state.suppressed, p.merchant)
 	}

@@ -124,7 +124,7 @@ func (d *Data) EraseOf(ctx context.Context, id store.MerchantID, erasures []stor
 	if err != nil {
 		return err
 	}
-	x.found(links)
+	x.links, x.suppressed = x.persons.Links(links)
 	if err := d.UpdateErasures(ctx, x.ids, x.begin); err != nil {
 		return err
 	}

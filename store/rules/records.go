@@ -70,7 +70,7 @@ func init() { // else it would refer to itself
 			func(d *Data, id store.MerchantID) { delete(d.state.expiries, id) }),
 		jsonKind(Erasures, func(e store.Erasure) string { return string(e.ID) }, (*Data).setErasure,
 			func(d *Data, id store.ErasureID) { delete(d.state.erasures, id) }),
-		{Suppressed, decodeSuppressed, (*Data).setSuppressed, (*Data).removeSuppressed},
+		newKind(Suppressed, decodeSuppressed, (*Data).setSuppressed, (*Data).removeSuppressed),
 		jsonKind(Sessions, func(s store.Session) string { return string(s.ID) }, (*Data).setSession, (*Data).removeSession),
 		newKind(Destinations, decodeDestination, (*Data).setDestination, (*Data).removeDestination),
 	}

@@ -78,8 +78,8 @@ type Change struct {
 
 // Data implements store.Control.
 type Data struct {
-	// Removing is called after a change that leaves something to remove in the background. It is set before the first
-	// change; nil: nobody is.
+	// Removing is called after a change that leaves something to remove in the background. It may be set before the first
+	// change.
 	Removing func()
 
 	// People has the events and links of persons. It is set before the first use.
@@ -101,7 +101,7 @@ type Data struct {
 
 // New returns the data that was loaded, and puts it into a new directory.
 func New(driver Driver, loaded *Loading, log *slog.Logger) *Data {
-	d := &Data{driver: driver, log: log, dir: store.NewDirectory(), state: newState(), changedDestinations: map[string]int64{}}
+	d := &Data{Removing: func() {}, driver: driver, log: log, dir: store.NewDirectory(), state: newState(), changedDestinations: map[string]int64{}}
 	loaded.sort()
 	d.apply(loaded.all)
 	d.destinationChanges = 1
@@ -226,16 +226,9 @@ func (d *Data) Tidy(ctx context.Context) error {
 
 // KeepTidy calls tidy, which calls Tidy, once in store.KeyUseDelay until ctx ends.
 func (d *Data) KeepTidy(ctx context.Context, tidy func(ctx context.Context) error) {
-	tick := time.NewTicker(store.KeyUseDelay)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			if err := tidy(ctx); err != nil && ctx.Err() == nil {
-				d.log.Error("it cannot be stored when API keys and sessions were last used, and old records cannot be deleted", "error", err)
-			}
+	for store.Sleep(ctx, store.KeyUseDelay) == nil {
+		if err := tidy(ctx); err != nil && ctx.Err() == nil {
+			d.log.Error("it cannot be stored when API keys and sessions were last used, and old records cannot be deleted", "error", err)
 		}
 	}
 }

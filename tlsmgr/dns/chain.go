@@ -28,9 +28,6 @@ type chain struct {
 	asked   int               // number of names asked about
 }
 
-// observe follows the chain from its host to the end.
-func (c *chain) observe(ctx context.Context) observation { return c.followPath(ctx, []string{c.host}) }
-
 // followPath follows the chain from the last name of a path, which begins with the host.
 func (c *chain) followPath(ctx context.Context, path []string) observation {
 	last := len(path) - 1

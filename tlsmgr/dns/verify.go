@@ -234,7 +234,8 @@ func (l *lookup) askOwn(ctx context.Context) side {
 	return side{hostZone.who(), seen}
 }
 
+// follow follows the chain from the host to the end.
 func (l *lookup) follow(ctx context.Context, ask func(context.Context, string) []view) observation {
 	c := chain{lookup: l, ask: ask, chained: map[string]string{}}
-	return c.observe(ctx)
+	return c.followPath(ctx, []string{l.host})
 }

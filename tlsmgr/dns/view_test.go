@@ -50,7 +50,7 @@ func FuzzAnswer(f *testing.F) {
 			},
 			chained: map[string]string{}, ask: func(context.Context, string) []view { return []view{seen} },
 		}
-		c.observe(cancelled(t))
+		c.followPath(cancelled(t), []string{c.host})
 		for _, alias := range seen.aliases {
 			above(alias)
 		}

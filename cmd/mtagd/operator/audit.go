@@ -42,7 +42,7 @@ func (c AuditCommand) apply(ctx context.Context, control store.Control) (any, er
 	return entries, err
 }
 
-// Print implements Printer.
+// Print prints the result of the command.
 func (c AuditCommand) Print(w io.Writer, result []byte) error {
 	var entries []store.AuditEntry
 	if err := json.Unmarshal(result, &entries); err != nil {

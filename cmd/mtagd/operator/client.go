@@ -165,7 +165,9 @@ func IsNoServer(err error) bool {
 
 // runHere runs a command in this process, on the opened data.
 func (c Client) runHere(ctx context.Context, command Command) (_ []byte, err error) {
-	control, err := c.Open(ctx, creates(command))
+	// All other commands need existing data, so that a mistyped directory is an error and not a new, empty service.
+	_, creates := command.(partnerAdd)
+	control, err := c.Open(ctx, creates)
 	if err != nil {
 		return nil, err
 	}
@@ -175,11 +177,4 @@ func (c Client) runHere(ctx context.Context, command Command) (_ []byte, err err
 		return nil, err
 	}
 	return json.Marshal(result)
-}
-
-// creates reports whether a command may create the control data. All other commands need existing data, so that a
-// mistyped directory is an error and not a new, empty service.
-func creates(c Command) bool {
-	_, ok := c.(partnerAdd)
-	return ok
 }

@@ -19,7 +19,6 @@ package operator
 import (
 	"context"
 	"fmt"
-	"io"
 	"math"
 	"reflect"
 	"strconv"
@@ -55,11 +54,6 @@ type Command interface {
 
 // pathOf is the path of a command on the operator socket.
 func pathOf(command reflect.Type) string { return "/" + command.Name() }
-
-// Printer is a command that prints its result in another form than JSON.
-type Printer interface {
-	Print(w io.Writer, result []byte) error
-}
 
 // timestamp is a time in the form that the whole service prints.
 type timestamp time.Time

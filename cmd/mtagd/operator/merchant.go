@@ -117,11 +117,6 @@ func (c merchantRetain) retention() (store.Retention, error) {
 	return 0, store.Invalid("--days", "must be a number from 1 to %d, forever or default", store.MaxRetention)
 }
 
-func (c merchantRetain) Validate() error {
-	_, err := c.retention()
-	return err
-}
-
 func (c merchantRetain) apply(ctx context.Context, control store.Control) (any, error) {
 	days, err := c.retention()
 	if err != nil {

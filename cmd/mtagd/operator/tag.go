@@ -131,13 +131,8 @@ type domainRelease struct {
 	Domain string `arg:"" help:"Root domain, as printed by list."`
 }
 
-func (c domainRelease) Validate() error {
-	_, err := store.CheckRootDomain("<domain>", c.Domain)
-	return err
-}
-
 func (c domainRelease) apply(ctx context.Context, control store.Control) (any, error) {
-	domain, err := store.CheckRootDomain("domain", c.Domain)
+	domain, err := store.CheckRootDomain("<domain>", c.Domain)
 	if err != nil {
 		return nil, err
 	}

@@ -17,9 +17,9 @@ const (
 	defaultConns   = 16 // unless the address says pool_max_conns
 )
 
-// Configure returns the configuration of the connections to a database. It asks the server whether there is a pooler in
+// configure returns the configuration of the connections to a database. It asks the server whether there is a pooler in
 // between.
-func Configure(ctx context.Context, address string) (*pgxpool.Config, error) {
+func configure(ctx context.Context, address string) (*pgxpool.Config, error) {
 	config, err := parseURL(address)
 	if err != nil {
 		return nil, err

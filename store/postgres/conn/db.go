@@ -22,17 +22,19 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store/budget"
 )
 
-// Options are the inputs of a DB besides its configuration.
+// Options are the inputs of a DB besides its address.
 type Options struct {
 	Log          *slog.Logger     // nil: slog.Default
 	Now          func() time.Time // the clock, for tests; nil: the database's
 	QueryTimeout time.Duration    // for tests; 0: the default
 	Patience     time.Duration    // for tests on busy machines: the database may be silent for so much longer
+	Tracer       pgx.QueryTracer  // for tests; nil: none
 }
 
 // DB is a database with its connections, and what is known of it.
@@ -55,7 +57,12 @@ type DB struct {
 }
 
 // Open connects to a database. It returns an error if commits do not wait until they are durable.
-func Open(ctx context.Context, config *pgxpool.Config, opt Options) (*DB, error) {
+func Open(ctx context.Context, address string, opt Options) (*DB, error) {
+	config, err := configure(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	config.ConnConfig.Tracer = opt.Tracer
 	hosts := newHosts(config)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {

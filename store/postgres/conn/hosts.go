@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/singleflight"
 )
 
 const (
@@ -24,17 +25,11 @@ const (
 type hosts struct {
 	config *pgx.ConnConfig // of the address, with all servers
 
+	searches singleflight.Group // for the primary: all who wait share one
+
 	mu      sync.Mutex
 	primary *pgx.ConnConfig // nil: not known
-	search  *search         // nil: none is under way
 	conns   map[net.Conn]bool
-}
-
-// search is one search for the primary, for all who wait for it.
-type search struct {
-	ended   chan struct{}
-	primary *pgx.ConnConfig
-	err     error
 }
 
 // newHosts makes a pool's connections go to the primary.
@@ -120,31 +115,24 @@ var errNoPrimary = errors.New("no server of the address is a primary that answer
 // findPrimary returns the configuration of the primary.
 func (h *hosts) findPrimary(ctx context.Context) (*pgx.ConnConfig, error) {
 	h.mu.Lock()
-	if h.primary != nil {
-		defer h.mu.Unlock()
-		return h.primary, nil
-	}
-	s := h.search
-	if s == nil {
-		s = &search{ended: make(chan struct{})}
-		h.search = s
-		go h.searchPrimary(s)
-	}
+	known := h.primary
 	h.mu.Unlock()
+	if known != nil {
+		return known, nil
+	}
+	found := h.searches.DoChan("", func() (any, error) {
+		primary, err := h.askAll()
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.primary = primary
+		return primary, err
+	})
 	select {
-	case <-s.ended:
-		return s.primary, s.err
+	case f := <-found:
+		return f.Val.(*pgx.ConnConfig), f.Err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-}
-
-func (h *hosts) searchPrimary(s *search) {
-	s.primary, s.err = h.askAll()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.primary, h.search = s.primary, nil
-	close(s.ended)
 }
 
 // askAll asks all servers at once. Of several that accept writes, it takes the one that was promoted last.

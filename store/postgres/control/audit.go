@@ -1,7 +1,6 @@
 package control
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"math"
@@ -116,10 +115,12 @@ func (d Driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.
 // Tidy stores when keys and sessions were last used on this node, and deletes rows that are too old. It uses the server's
 // clock: the ages exceed any difference between clocks.
 func (c *Control) Tidy(ctx context.Context) error {
-	if err := cmp.Or(c.Data.Tidy(ctx), c.deleteDocuments(ctx)); err != nil {
+	if err := c.Data.Tidy(ctx); err != nil {
 		return err
 	}
 	for _, sql := range []string{
+		// Documents whose merchant was deleted. Those of no merchant have the nil UUID.
+		"DELETE FROM document WHERE merchant <> '" + uuid.Nil.String() + "' AND merchant NOT IN (SELECT m.id FROM " + conn.Merchants + " m)",
 		"DELETE FROM change WHERE at < now() - interval '" + keepChanges + "' AND seq < (SELECT max(seq) FROM change)",
 		// A node that does not know of the deletion has missed changes.
 		"DELETE FROM record WHERE body IS NULL AND version < (SELECT min(seq) FROM change)",

@@ -47,12 +47,6 @@ func DocumentsIn(ctx context.Context, tx pgx.Tx, where string, args ...any) (doc
 		"SELECT kind, coalesce(nullif(merchant, '00000000-0000-0000-0000-000000000000')::text, ''), id, content FROM document WHERE true"+where, args...)
 }
 
-// deleteDocuments deletes documents whose merchant is deleted.
-func (c *Control) deleteDocuments(ctx context.Context) error {
-	_, err := c.db.Pool.Exec(ctx, "DELETE FROM document WHERE merchant <> $1 AND merchant NOT IN (SELECT m.id FROM "+conn.Merchants+" m)", uuid.Nil)
-	return err
-}
-
 // PutDocuments implements store.Documents.
 func (c *Control) PutDocuments(ctx context.Context, docs []store.Document) error {
 	return c.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {

@@ -14,18 +14,17 @@ import (
 
 // Nodes implements store.Shared.
 type Nodes struct {
-	db       *conn.DB
-	ready    func() error // returns why the database does not answer, or nil
-	exchange exchange
+	db    *conn.DB
+	ready func() error // returns why the database does not answer, or nil
+
+	// Exchange alone uses these.
+	sent  int64               // the number of this node's last message
+	heard map[uuid.UUID]heard // the last message of each other node
 }
 
 // New returns the files, leases and messages of a database's nodes.
-func New(db *conn.DB, ready func() error) *Nodes { return &Nodes{db: db, ready: ready} }
-
-// exchange is what a node knows of the messages of all nodes.
-type exchange struct {
-	sent  int64               // number of its own last one
-	heard map[uuid.UUID]heard // the last one of each other node
+func New(db *conn.DB, ready func() error) *Nodes {
+	return &Nodes{db: db, ready: ready, heard: map[uuid.UUID]heard{}}
 }
 
 type heard struct {
@@ -49,27 +48,26 @@ func (n *Nodes) Exchange(ctx context.Context, mine []byte) (messages [][]byte, o
 	}
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
-	x := &n.exchange
 	var nodes []uuid.UUID
 	var seqs []int64
-	for node, last := range x.heard {
+	for node, last := range n.heard {
 		if time.Since(last.at) > forgetNode { // its messages are deleted by now
-			delete(x.heard, node)
+			delete(n.heard, node)
 			continue
 		}
 		nodes, seqs = append(nodes, node), append(seqs, last.seq)
 	}
-	x.sent++
+	n.sent++
 	type message struct {
 		node uuid.UUID
 		seq  int64
 	}
 	var read []message
 	err = pgx.BeginTxFunc(ctx, n.db.Pool, pgx.TxOptions{BeginQuery: beginExchange}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "INSERT INTO message (node, seq, at, content) VALUES ($1, $2, clock_timestamp(), coalesce($3::bytea, ''))", n.db.Node, x.sent, mine); err != nil {
+		if _, err := tx.Exec(ctx, "INSERT INTO message (node, seq, at, content) VALUES ($1, $2, clock_timestamp(), coalesce($3::bytea, ''))", n.db.Node, n.sent, mine); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, "DELETE FROM message WHERE node = $1 AND seq <= $2", n.db.Node, x.sent-keepMessages); err != nil {
+		if _, err := tx.Exec(ctx, "DELETE FROM message WHERE node = $1 AND seq <= $2", n.db.Node, n.sent-keepMessages); err != nil {
 			return err
 		}
 		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
@@ -85,11 +83,8 @@ func (n *Nodes) Exchange(ctx context.Context, mine []byte) (messages [][]byte, o
 	if err != nil {
 		return nil, 0, conn.Unavailable(err)
 	}
-	if x.heard == nil {
-		x.heard = map[uuid.UUID]heard{}
-	}
 	for _, m := range read {
-		x.heard[m.node] = heard{m.seq, time.Now()}
+		n.heard[m.node] = heard{m.seq, time.Now()}
 	}
-	return messages, len(x.heard), nil
+	return messages, len(n.heard), nil
 }

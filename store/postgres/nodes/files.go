@@ -12,11 +12,9 @@ import (
 
 var _ store.Shared = (*Nodes)(nil)
 
-const (
-	// readFilesTimeout is short: certmagic locks its certificates against handshakes while it looks whether another node has
-	// renewed one.
-	readFilesTimeout = 2 * time.Second
-)
+// readFilesTimeout is short: certmagic locks its certificates against handshakes while it looks whether another node has
+// renewed one.
+const readFilesTimeout = 2 * time.Second
 
 // below selects the file $1, and the files below it. The byte after / is 0.
 const below = `($1 = '' OR path = $1 OR path > $1 || '/' AND path < $1 || '0')`
@@ -39,9 +37,14 @@ func (n *Nodes) Files(ctx context.Context, path string, content bool) (files []s
 
 // PutFile implements store.Shared.
 func (n *Nodes) PutFile(ctx context.Context, path string, content []byte) error {
+	return n.write(ctx, `INSERT INTO file (path, modified, content) VALUES ($1, clock_timestamp(), $2)
+		ON CONFLICT (path) DO UPDATE SET modified = excluded.modified, content = excluded.content`, path, content)
+}
+
+// write runs a statement, again while the database cannot be reached.
+func (n *Nodes) write(ctx context.Context, sql string, args ...any) error {
 	return n.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
-		_, err := n.db.Pool.Exec(ctx, `INSERT INTO file (path, modified, content) VALUES ($1, clock_timestamp(), $2)
-			ON CONFLICT (path) DO UPDATE SET modified = excluded.modified, content = excluded.content`, path, content)
+		_, err := n.db.Pool.Exec(ctx, sql, args...)
 		return err
 	})
 }
@@ -69,16 +72,10 @@ func (n *Nodes) ShortKeys(ctx context.Context, from, hour int64, key []byte) (ke
 
 // RemoveFiles implements store.Shared.
 func (n *Nodes) RemoveFiles(ctx context.Context, path string) error {
-	return n.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
-		_, err := n.db.Pool.Exec(ctx, "DELETE FROM file WHERE "+below, path)
-		return err
-	})
+	return n.write(ctx, "DELETE FROM file WHERE "+below, path)
 }
 
 // RemoveFile implements store.Shared.
 func (n *Nodes) RemoveFile(ctx context.Context, path string, content []byte) error {
-	return n.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
-		_, err := n.db.Pool.Exec(ctx, "DELETE FROM file WHERE path = $1 AND content = $2", path, content)
-		return err
-	})
+	return n.write(ctx, "DELETE FROM file WHERE path = $1 AND content = $2", path, content)
 }

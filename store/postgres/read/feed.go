@@ -49,7 +49,9 @@ func (r *Reader) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 		}
 		received := f.pop()
 		if received == nil {
-			f.at = maxPosition(f.at, f.end)
+			if f.at.Compare(f.end) < 0 {
+				f.at = f.end
+			}
 			break
 		}
 		f.at = received.position
@@ -64,13 +66,6 @@ func (r *Reader) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 func (r *Reader) Latest(ctx context.Context) (store.Cursor, error) {
 	last, err := r.control.LastFlush(ctx)
 	return store.EndOf(uint64(last)).Cursor(), err
-}
-
-func maxPosition(a, b store.Position) store.Position {
-	if a.Compare(b) > 0 {
-		return a
-	}
-	return b
 }
 
 // feed is one call of Feed.

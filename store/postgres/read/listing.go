@@ -183,7 +183,7 @@ const (
 )
 
 // The columns of every index that y has are among these, so that the planner finds the event at once with any of them.
-var eventAt = ` CROSS JOIN LATERAL (SELECT name, bot, muid, raw, ` + conn.DetailColumns + ` FROM event WHERE merchant = $1 AND at = y.at AND seq = y.seq AND idx = y.idx`
+var eventAt = ` CROSS JOIN LATERAL (SELECT bot, tag, name, muid, ` + conn.DetailColumns + `, raw FROM event WHERE merchant = $1 AND at = y.at AND seq = y.seq AND idx = y.idx`
 
 // statement returns the statement that reads picks, some of which have names.
 //
@@ -220,15 +220,11 @@ func (l *listing) readPicks(ctx context.Context, picks []pick) (events []store.E
 	}
 	err = conn.Query(ctx, l.tx, func(rows pgx.Rows) error {
 		var i int
-		var seq, at int64
-		var idx int16
-		var e store.Event
-		var muid []byte
-		if err := rows.Scan(append([]any{&i, &seq, &idx, &at, &e.Name, &e.Bot, &muid, &e.Raw}, e.Values()...)...); err != nil {
+		var e eventRow
+		if err := rows.Scan(append([]any{&i}, e.fields()...)...); err != nil {
 			return err
 		}
-		e.ID, e.MUID, e.Time = PositionOf(seq, idx).EventID(), store.MUID(muid), TimeAt(at)
-		events = append(events, e)
+		events = append(events, e.assembled())
 		return nil
 	}, l.statement(named), args...)
 	return events, err

@@ -37,12 +37,6 @@ func New(db *conn.DB, c *control.Control, verifyAtOnce int64) *Reader {
 	return &Reader{db: db, control: c, verifyPiece: cmp.Or(verifyAtOnce, verifyPiece)}
 }
 
-// PositionOf returns the place of an event in the order of receipt. Ids and cursors are those of the embedded engine, so
-// that they stay good when a service moves from one engine to the other.
-func PositionOf(seq int64, idx int16) store.Position {
-	return store.Position{Seq: uint64(seq), Index: uint16(idx)}
-}
-
 // EventColumns are the columns of an event but its body, which comes after them.
 var EventColumns = "seq, idx, at, bot, tag, name, muid, " + conn.DetailColumns
 

@@ -26,11 +26,7 @@ func TestMain(m *testing.M) {
 }
 
 func open(url string) (*conn.DB, error) {
-	config, err := conn.Configure(context.Background(), url)
-	if err != nil {
-		return nil, err
-	}
-	return conn.Open(context.Background(), config, conn.Options{Log: slog.New(slog.DiscardHandler)})
+	return conn.Open(context.Background(), url, conn.Options{Log: slog.New(slog.DiscardHandler)})
 }
 
 func openDB(t *testing.T) *conn.DB {

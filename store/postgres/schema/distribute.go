@@ -57,11 +57,7 @@ type Distribution struct {
 // moves one table after the other, each in a transaction of its own. After a kill, another call goes on. While a table
 // moves, what writes to it waits. At the end it turns off jit on the workers.
 func Distribute(ctx context.Context, address string) (d Distribution, err error) {
-	config, err := conn.Configure(ctx, address)
-	if err != nil {
-		return d, err
-	}
-	db, err := conn.Open(ctx, config, conn.Options{})
+	db, err := conn.Open(ctx, address, conn.Options{})
 	if err != nil {
 		return d, err
 	}

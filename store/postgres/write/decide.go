@@ -51,10 +51,6 @@ type dedupKey struct {
 	key      [16]byte // store.RememberedKey
 }
 
-func newDedupKey(merchant uuid.UUID, name, id string) dedupKey {
-	return dedupKey{merchant, store.RememberedKey(name, id)}
-}
-
 // freshness says whether the database has an event_id.
 type freshness uint8
 
@@ -88,7 +84,7 @@ func (f *flush) addMark(m *store.Mark) {
 	merchant, _ := conn.KeyOf(m.Merchant) // Record has checked it
 	i := item{merchant: merchant, mark: m}
 	if m.DedupeID != "" {
-		i.dedup = newDedupKey(merchant, m.Name, m.DedupeID)
+		i.dedup = dedupKey{merchant, store.RememberedKey(m.Name, m.DedupeID)}
 		f.fresh[i.dedup] = remembered
 	}
 	f.items = append(f.items, i)

@@ -29,11 +29,7 @@ func TestMain(m *testing.M) {
 }
 
 func open(url string) (*conn.DB, error) {
-	config, err := conn.Configure(context.Background(), url)
-	if err != nil {
-		return nil, err
-	}
-	return conn.Open(context.Background(), config, conn.Options{Log: slog.New(slog.DiscardHandler)})
+	return conn.Open(context.Background(), url, conn.Options{Log: slog.New(slog.DiscardHandler)})
 }
 
 // newWriter returns a writer to a new database, whose queue nobody empties.

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"strings"
 	"time"
 
 	"golang.org/x/net/publicsuffix"
@@ -96,13 +95,4 @@ func (c Claimable) Check(field, name string) error {
 		return Invalid(field, "must have a public top-level domain, such as com or de")
 	}
 	return nil
-}
-
-// IsPublicName reports whether a name's top-level domain is in the ICANN section of the public suffix list. The domains
-// of RFC 6761 (test, example, invalid, localhost) are not. The name is in lower case, without a final dot.
-func IsPublicName(name string) bool {
-	topLevel := name[strings.LastIndexByte(name, '.')+1:]
-	// Some top-level domains are in the list only with a wildcard, such as *.ck. So the question needs a name below it.
-	_, icann := publicsuffix.PublicSuffix("name." + topLevel)
-	return icann
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"mtagd/partnerapi/delivery/kind"
+	"mtagd/store"
 )
 
 // Bounds of one request.
@@ -32,24 +33,9 @@ type guard struct{ allow []netip.Prefix }
 
 var errAddress = errors.New("the address is not public, and the operator has not allowed it")
 
-// Networks that are not public, besides those that package netip knows (IANA's special-purpose registries): shared
-// addresses, protocol assignments, documentation, benchmarks, reserved ones, and all of IPv6 outside of 2000::/3. They
-// include addresses that embed an IPv4 address, to which a translator would forward.
-var special = prefixes("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24",
-	"203.0.113.0/24", "240.0.0.0/4", "::/3", "4000::/2", "8000::/1", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
-
-func prefixes(texts ...string) (all []netip.Prefix) {
-	for _, text := range texts {
-		all = append(all, netip.MustParsePrefix(text))
-	}
-	return all
-}
-
 func (g guard) allows(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
-	contains := func(p netip.Prefix) bool { return p.Contains(addr) }
-	return slices.ContainsFunc(g.allow, contains) ||
-		addr.IsGlobalUnicast() && !addr.IsPrivate() && !slices.ContainsFunc(special, contains)
+	return store.IsPublicAddress(addr) || slices.ContainsFunc(g.allow, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 // control is called with the address that a connection is about to be made to, after DNS, each time.

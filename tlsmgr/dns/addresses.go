@@ -8,20 +8,6 @@ import (
 	"mtagd/store"
 )
 
-// reserved are IP ranges that are not public, besides those that the standard library knows. It includes the IPv6
-// ranges of tunnels (Teredo, 6to4), where an address stands for any IPv4 address. allocated is the part of IPv6 that
-// IANA has allocated; nothing else in IPv6 is public.
-var (
-	reserved  = prefixes("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "198.18.0.0/15", "240.0.0.0/4", "2001::/23", "2002::/16")
-	allocated = netip.MustParsePrefix("2000::/3")
-)
-
-// isPublic reports whether an address is on the public internet. Others may be in the operator's network, and a
-// stranger's zone must not make the service send packets there.
-func isPublic(a netip.Addr) bool {
-	return a.IsGlobalUnicast() && !a.IsPrivate() && !contains(reserved, a) && (a.Is4() || allocated.Contains(a))
-}
-
 // cloudflare are Cloudflare's addresses, from https://www.cloudflare.com/ips/. Merchants often leave the proxy of their
 // DNS provider on for the record; then the record shows the proxy's addresses. The list has hardly changed in years. If
 // it is outdated, findings are only less specific: wrong_address instead of proxied.
@@ -96,7 +82,7 @@ func (c *chain) hide(path []string, seen view, s observation) observation {
 		return c.elsewhere(path, "").instead(s)
 	case seen.absent && len(seen.aliases) == 0 && len(path) > 1:
 		return c.elsewhere(path, "").instead(s)
-	case s.verdict == store.DNSWrong && len(seen.aliases) == 0 && !every(seen.addresses, isPublic):
+	case s.verdict == store.DNSWrong && len(seen.aliases) == 0 && !every(seen.addresses, store.IsPublicAddress):
 		return c.wrong("wrong_address", bare(c.host)+" has addresses that are not those of "+bare(c.target),
 			"replace its A and AAAA records by a CNAME record that points to "+bare(c.target)).instead(s)
 	}

@@ -149,7 +149,7 @@ func systemResolvers(path string) ([]string, error) {
 // resolverName is how findings name a resolver. Merchants know public resolvers by their addresses. A private address
 // would tell them nothing.
 func resolverName(host string) string {
-	if ip, err := netip.ParseAddr(host); err == nil && !isPublic(ip) {
+	if ip, err := netip.ParseAddr(host); err == nil && !store.IsPublicAddress(ip) {
 		return "this service's resolver"
 	}
 	return "the resolver " + host

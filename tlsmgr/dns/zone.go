@@ -136,7 +136,7 @@ func (l *lookup) newZone(ctx context.Context, name string, servers []string, glu
 	z := zoneServers{name: name}
 	asked := map[netip.Addr]bool{}
 	for i, server := range servers {
-		at := slices.IndexFunc(addresses[i], func(a netip.Addr) bool { return l.AllowPrivate || isPublic(a) })
+		at := slices.IndexFunc(addresses[i], func(a netip.Addr) bool { return l.AllowPrivate || store.IsPublicAddress(a) })
 		switch {
 		case errors.Is(errs[i], errTimeout): // it may have addresses
 		case len(addresses[i]) == 0:

@@ -42,6 +42,8 @@ func makeImage(t testing.TB, size int, toNewFile bool) image {
 		}
 		i.sound = append(i.sound, add(t, l, payload(99, 10)))
 	}
+	full := newest(l)
+	before := snapshot(t, l.dir)[full]
 	i.last = add(t, l, payload(100, size))
 	f := (*l.files.Load())[len(*l.files.Load())-1]
 	i.name, i.offset, i.size = filepath.Base(f.Name()), f.offset(i.last.at), recordSize(size)
@@ -53,6 +55,9 @@ func makeImage(t testing.TB, size int, toNewFile bool) image {
 	}
 	testenv.Check(t, l.Close())
 	i.files = snapshot(t, l.dir)
+	if toNewFile {
+		i.files[full] = before // it is cut off when the append has succeeded
+	}
 	return i
 }
 

@@ -95,8 +95,7 @@ func (l *Log) writeToNew(last *file) error {
 	}
 	l.files.Store(&files)
 	l.listing.Unlock()
-	// What is behind does not count. If the new file is ever missing, the end of this one says that there was one. A power
-	// cut soon afterwards may undo that.
+	// What is behind does not count. Without the new file, the end of this one will tell that there was one.
 	_ = os.Truncate(last.Name(), l.offset)
 	l.failed = false
 	l.offset = int64(len(l.buffer))

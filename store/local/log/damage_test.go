@@ -330,6 +330,22 @@ func TestAFileInWhichNothingIsSound(t *testing.T) {
 	}
 }
 
+// Of a log with one file nothing is left. The caller knows whether it went further (package journal).
+func TestTheOnlyFileHasNothingSound(t *testing.T) {
+	l := open(t, t.TempDir())
+	add(t, l, payload(0, 10))
+	testenv.Check(t, errors.Join(l.Close(), os.WriteFile(filepath.Join(l.dir, newest(l)), bytes.Repeat([]byte{0xaa}, 3*block), 0o600)))
+	l = open(t, l.dir)
+	added := add(t, l, payload(1, 10))
+	for range 2 {
+		got, damage := replay(t, l, 0)
+		if same(got, []record{added}) != nil || len(damage) != 1 || added.at < block {
+			t.Errorf("%d records, damage %v", len(got), damage)
+		}
+		l = reopen(t, l)
+	}
+}
+
 // id returns the id of the log.
 func (i image) id(t testing.TB) (id uint64) {
 	t.Helper()

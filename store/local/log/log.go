@@ -16,6 +16,11 @@
 // names the file and the offset, and where the next sound record is; the caller decides whether to go on there. Damage
 // stays in its file, and is reported by each Replay, until Trim removes the file.
 //
+// A file that is missing, or in which nothing is sound, is damage too. The positions and the chain tell of one between
+// others. Of the last one, the file before tells: once the next record is in another file, it is cut off behind its own.
+// That is not synced, so a power cut in the same seconds can undo it. A missing first file, or the only one, is noticed
+// only by a caller who knows a position in it.
+//
 // A torn record and a damaged last one are told apart by zeros: files are new and full of zeros, so each sector of 512
 // bytes that did not reach the disk is zero. A bad last record without a zero sector, and with its end, is damaged. Two
 // assumptions remain. A disk writes a sector as a whole or not at all; on one that does not, a torn record can be reported
@@ -46,6 +51,7 @@
 // The name of a file is a number that grows with each new file, a dash, and the log id, both in hexadecimal. Of files with
 // the same first position the one with the highest number counts. A file counts up to the first position of the next one:
 // what comes behind was never acknowledged. A file whose header is zero is not in use yet.
+// Records leave at least one block of a file free: a file that is cut off is shorter than its header says.
 //
 // Records follow the header without gaps, each filled up with zeros to a whole number of blocks:
 //

@@ -3,6 +3,7 @@ package local
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -24,6 +25,15 @@ func damageKey(dir string) error {
 		key, _ := keys.Cursor().First()
 		return keys.Put(slices.Clone(key), []byte("{"))
 	})
+}
+
+// junkInUnusedLog writes junk to the header of the file of the log that is not used yet.
+func junkInUnusedLog(dir string) error {
+	paths, err := filepath.Glob(filepath.Join(dir, "events", "log", "*.log"))
+	if err != nil || len(paths) < 2 {
+		return fmt.Errorf("%d files of the log, %w", len(paths), err)
+	}
+	return changeFile(paths[len(paths)-1], func(b []byte) { copy(b, bytes.Repeat([]byte{0xaa}, 512)) })
 }
 
 // Repair makes a sound directory of each of these damaged ones, with everything but what it says is lost, and does not change
@@ -71,10 +81,11 @@ func TestDrillRepair(t *testing.T) {
 			}
 			return errors.Join(errs...)
 		}, 0, ".sst"},
-		"a record of the log is damaged": {func(dir string) error { return damageChunk(dir, `{"n":`) }, 100, "is missing; merchant"},
-		"a key is damaged":               {damageKey, 0, ""}, // the copy has it
-		"control.db is missing":          {func(dir string) error { return os.Remove(filepath.Join(dir, "control.db")) }, 0, ""},
-		"control.db is cut short":        {func(dir string) error { return os.Truncate(filepath.Join(dir, "control.db"), 10) }, 0, ""},
+		"a record of the log is damaged":       {func(dir string) error { return damageChunk(dir, `{"n":`) }, 100, "is missing; merchant"},
+		"an unused file of the log is damaged": {junkInUnusedLog, 0, ""},
+		"a key is damaged":                     {damageKey, 0, ""}, // the copy has it
+		"control.db is missing":                {func(dir string) error { return os.Remove(filepath.Join(dir, "control.db")) }, 0, ""},
+		"control.db is cut short":              {func(dir string) error { return os.Truncate(filepath.Join(dir, "control.db"), 10) }, 0, ""},
 		"a key is damaged in both files": {func(dir string) error {
 			return errors.Join(damageKey(dir), os.Remove(filepath.Join(dir, "control.copy")))
 		}, 0, "keys"},

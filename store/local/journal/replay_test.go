@@ -205,6 +205,59 @@ func TestALogWithoutItsFiles(t *testing.T) {
 	closeJournal(t, j)
 }
 
+// A file of the log in which nothing is sound costs its own events, and so does a missing last file: a check, a start and a
+// repair report it, and have all others.
+func TestAFileOfTheLogIsLost(t *testing.T) {
+	for name, harm := range map[string]func(path string) error{
+		"junk":    func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte{0xaa}, 3*4096), 0o600) },
+		"missing": os.Remove,
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			j := open(t, dir)
+			for range 3 {
+				record(t, j, store.NewMerchantID(), 3)
+				testenv.Check(t, j.log.Roll())
+			}
+			record(t, j, store.NewMerchantID(), 2)
+			killed := t.TempDir()
+			testenv.Check(t, os.CopyFS(killed, os.DirFS(dir)))
+			closeJournal(t, j)
+			files, err := filepath.Glob(filepath.Join(logDir(killed), "*.log"))
+			testenv.Check(t, err)
+			var used []string
+			for _, path := range files {
+				if b, err := os.ReadFile(path); err == nil && len(bytes.Trim(b, "\x00")) > 0 {
+					used = append(used, path)
+				}
+			}
+			testenv.Check(t, harm(used[len(used)-1]))
+			readOnly, err := OpenReadOnly(killed, Options{})
+			testenv.Check(t, err)
+			if !readOnly.HasLost() {
+				t.Error("a check finds nothing lost")
+			}
+			testenv.Check(t, readOnly.CloseReadOnly())
+			to, said := t.TempDir(), 0
+			_, err = Repair(ctx, killed, to, Options{Log: quiet}, func(string, error) { said++ })
+			testenv.Check(t, err)
+			if said != 1 {
+				t.Errorf("a repair says %d times that something is lost", said)
+			}
+			for _, at := range []string{killed, to} {
+				j := open(t, at)
+				if j.HasLost() != (at == killed) {
+					t.Errorf("a start on %s finds something lost: %v", at, j.HasLost())
+				}
+				if found, _ := sinceWithDamage(t, j, 0); len(found) != 9 {
+					t.Errorf("%d events, want 9", len(found))
+				}
+				closeJournal(t, j)
+			}
+		})
+	}
+}
+
 // The last record before the position up to which links were flushed loses a sector, so that a start
 // drops it as torn. Others come in its place, and the log grows past that position: their links are
 // not in the database.

@@ -56,11 +56,12 @@ func (l *Log) encode(at Position, payload []byte) head {
 	return h
 }
 
-// write writes and syncs a record, to the last file if it has room and never failed, else to a new one.
+// write writes and syncs a record, to the last file if it has room and never failed, else to a new one. No file is filled to
+// its end, so that each can be cut off (writeToNew).
 func (l *Log) write(record []byte) error {
 	files := *l.files.Load()
 	last := files[len(files)-1]
-	if size := int64(len(record)); l.failed || l.offset+size > last.size {
+	if size := int64(len(record)); l.failed || l.offset+size >= last.size {
 		return l.writeToNew(last)
 	}
 	if err := last.write(record, l.offset); err != nil {
@@ -73,7 +74,7 @@ func (l *Log) write(record []byte) error {
 
 // writeToNew writes and syncs what is in the buffer to a new file, with its header.
 func (l *Log) writeToNew(last *file) error {
-	f, err := l.spares.take(int64(len(l.buffer)))
+	f, err := l.spares.take(int64(len(l.buffer)) + block)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNoRoom, err)
 	}
@@ -94,10 +95,9 @@ func (l *Log) writeToNew(last *file) error {
 	}
 	l.files.Store(&files)
 	l.listing.Unlock()
-	if l.failed {
-		_ = os.Truncate(last.Name(), l.offset) // this only frees room: what is behind does not count
-		l.failed = false
-	}
+	// What is behind does not count. Without the new file, the end of this one will tell that there was one.
+	_ = os.Truncate(last.Name(), l.offset)
+	l.failed = false
 	l.offset = int64(len(l.buffer))
 	_ = l.removeLeftover() // tried again by Trim
 	return nil

@@ -37,11 +37,13 @@ func makeImage(t testing.TB, size int, toNewFile bool) image {
 	}
 	for toNewFile {
 		f := (*l.files.Load())[len(*l.files.Load())-1]
-		if l.offset+recordSize(size) > f.size {
+		if l.offset+recordSize(size) >= f.size {
 			break
 		}
 		i.sound = append(i.sound, add(t, l, payload(99, 10)))
 	}
+	full := newest(l)
+	before := snapshot(t, l.dir)[full]
 	i.last = add(t, l, payload(100, size))
 	f := (*l.files.Load())[len(*l.files.Load())-1]
 	i.name, i.offset, i.size = filepath.Base(f.Name()), f.offset(i.last.at), recordSize(size)
@@ -53,6 +55,9 @@ func makeImage(t testing.TB, size int, toNewFile bool) image {
 	}
 	testenv.Check(t, l.Close())
 	i.files = snapshot(t, l.dir)
+	if toNewFile {
+		i.files[full] = before // it is cut off when the append has succeeded
+	}
 	return i
 }
 
@@ -281,19 +286,63 @@ func TestAHeaderIsRestoredFromAnyRecord(t *testing.T) {
 	}
 }
 
-// A wrong bit in a file that was never used, whatever it is, is no reason to refuse the log.
-func TestAWrongBitInAnUnusedFile(t *testing.T) {
+// Whatever is wrong with the header of a file that was never used, nothing is lost.
+func TestWrongBytesInAnUnusedFile(t *testing.T) {
 	i := makeImage(t, 300, false)
 	all := append(slices.Clone(i.sound), i.last)
 	dir := t.TempDir()
 	i.files[fileName(99, i.id(t))] = make([]byte, testFile)
-	for bit := range 8 {
+	for _, wrong := range [][]byte{{1}, {0xa5}, bytes.Repeat([]byte{0xff}, headerSize)} {
 		content := make([]byte, testFile)
-		content[headerSize-1] = 1 << bit
+		copy(content[headerSize-len(wrong):], wrong)
 		l, err := i.on(t, dir, fileName(99, i.id(t)), content)
 		testenv.Check(t, err)
 		mustHold(t, l, 0, all)
 		testenv.Check(t, l.Close())
+	}
+}
+
+// A file without any sound header or record costs its own records, also when it is the first one or the last. The loss is
+// reported by each start, and no position is used twice.
+func TestAFileInWhichNothingIsSound(t *testing.T) {
+	i := makeImage(t, 300, false)
+	all := append(slices.Clone(i.sound), i.last)
+	dir := t.TempDir()
+	for name, content := range i.files {
+		if isZero(content) {
+			continue
+		}
+		junk := bytes.Repeat([]byte{0xaa}, len(bytes.TrimRight(content, "\x00")))
+		l, err := i.on(t, dir, name, append(junk, content[len(junk):]...))
+		testenv.Check(t, err)
+		if l.End() < i.last.at {
+			t.Errorf("without %s the log ends at %d", name, l.End())
+		}
+		added := add(t, l, payload(101, 50))
+		for range 2 {
+			got, damage := replay(t, l, 0)
+			if len(got) < 2 || !inOrder(got, append(slices.Clone(all), added)) || len(damage) != 1 || filepath.Base(damage[0].File) != name {
+				t.Errorf("without %s: %d of %d records, %v", name, len(got), len(all), damage)
+			}
+			l = reopen(t, l)
+		}
+		testenv.Check(t, l.Close())
+	}
+}
+
+// Of a log with one file nothing is left. The caller knows whether it went further (package journal).
+func TestTheOnlyFileHasNothingSound(t *testing.T) {
+	l := open(t, t.TempDir())
+	add(t, l, payload(0, 10))
+	testenv.Check(t, errors.Join(l.Close(), os.WriteFile(filepath.Join(l.dir, newest(l)), bytes.Repeat([]byte{0xaa}, 3*block), 0o600)))
+	l = open(t, l.dir)
+	added := add(t, l, payload(1, 10))
+	for range 2 {
+		got, damage := replay(t, l, 0)
+		if same(got, []record{added}) != nil || len(damage) != 1 || added.at < block {
+			t.Errorf("%d records, damage %v", len(got), damage)
+		}
+		l = reopen(t, l)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"math/bits"
 	"os"
 	"path/filepath"
 	"slices"
@@ -147,17 +146,16 @@ func openFile(name string) (*file, error) {
 
 func fileName(count, id uint64) string { return fmt.Sprintf("%08x-%016x%s", count, id, suffix) }
 
-// readHeader tells whether the file is in use. If its header is damaged, the first record has the same facts.
+// readHeader tells whether the file is in use. If its header is damaged, any record has the same facts. Without one, the
+// number of the file's first record stays 0: place finds the facts elsewhere.
 func (f *file) readHeader() (used bool, err error) {
 	b := make([]byte, block)
 	_ = f.read(b, 0) // what cannot be read is damaged
-	if h, valid := decodeHeader(b); valid {
-		if v := binary.LittleEndian.Uint32(b[8:]); v != version {
-			return true, fmt.Errorf("%s has version %d of the format; this program knows version %d", f.Name(), v, version)
-		}
-		if h.id != f.id {
-			return true, f.damage(0, errors.New("its name has another log id than its header"))
-		}
+	h, valid := decodeHeader(b)
+	if v := binary.LittleEndian.Uint32(b[8:]); valid && v != version {
+		return true, fmt.Errorf("%s has version %d of the format; this program knows version %d", f.Name(), v, version)
+	}
+	if valid && h.id == f.id {
 		f.header = h
 		return true, nil
 	}
@@ -165,30 +163,45 @@ func (f *file) readHeader() (used bool, err error) {
 	if err != nil {
 		return true, err
 	}
-	first := make([]byte, block)
-	_ = f.read(first, block)
-	if h, valid := decodeHead(first, f.id, Position(binary.LittleEndian.Uint64(first[8:]))); valid {
-		f.header = header{chain: h.chain, id: f.id, first: h.position, number: h.number, size: info.Size()}
-		return true, nil
-	}
+	f.size = info.Size()
 	// A header that lacks its end was never written whole. But a record in the file proves that the header was.
-	if at, h := f.anyRecord(info.Size()); at > 0 {
-		f.header = header{id: f.id, first: h.position - Position(at-block), number: h.number, size: info.Size()} // Replay finds what is lost before it
+	if at, h := f.findRecord(block, f.size); at > 0 {
+		f.first, f.number = h.position-Position(at-block), h.number // Replay finds what is lost before it
+		if at == block {
+			f.chain = h.chain
+		}
 		return true, nil
 	}
-	if b[headerSize-1] != 0 && !isOneBit(b) {
-		return true, f.damage(0, errors.New("neither the header of the file nor any of its records is sound"))
+	if b[headerSize-1] == 0 {
+		return false, nil
 	}
-	return false, nil
+	end, _ := f.classify(block, f.size)
+	return end > block, nil // else it has no record: whatever is wrong with its header, nothing is lost
 }
 
-// isOneBit tells whether only one bit is set, as when a bit of a file is wrong that was never used.
-func isOneBit(b []byte) bool {
-	n := 0
-	for _, c := range b {
-		n += bits.OnesCount8(c)
+// place puts a file of which neither the header nor a record is sound among the others, in the order of their numbers. It
+// begins where the one before ends. So Replay reports its records as damage, and no position is used twice.
+func place(f *file, files []*file) ([]*file, error) {
+	i := 0
+	for i < len(files) && files[i].count < f.count {
+		i++
 	}
-	return n == 1
+	if i > 0 {
+		t, err := files[i-1].findTail(false)
+		if err != nil {
+			return files, err
+		}
+		f.first, f.chain, f.number = files[i-1].position(t.cut+int64(len(t.last))), t.after.sum, t.after.number
+	}
+	if i < len(files) {
+		next := files[i].first
+		if i == 0 {
+			end, _ := f.classify(block, f.size)
+			f.first = next - min(next, Position(end-block))
+		}
+		f.first = min(f.first, next)
+	}
+	return slices.Insert(files, i, f), nil
 }
 
 // offset returns where a position is in the file.
@@ -270,23 +283,16 @@ func (f *file) blocks(from, to int64, visit func(offset int64, b []byte) bool) {
 	}
 }
 
-// findRecord returns the offset of the first head of a record between two offsets, or 0.
+// findRecord returns the offset of the first head of a record between two offsets, or 0. In a file whose first position is
+// not known, it may have any position.
 func (f *file) findRecord(from, to int64) (found int64, h head) {
 	f.blocks(from, to, func(offset int64, b []byte) bool {
-		var valid bool
-		if h, valid = decodeHead(b, f.id, f.position(offset)); valid {
-			found = offset
+		at := f.position(offset)
+		if f.number == 0 {
+			at = Position(binary.LittleEndian.Uint64(b[8:]))
 		}
-		return !valid
-	})
-	return found, h
-}
-
-// anyRecord returns the offset of the first record in a file whose first position is not known, or 0.
-func (f *file) anyRecord(size int64) (found int64, h head) {
-	f.blocks(block, size, func(offset int64, b []byte) bool {
 		var valid bool
-		if h, valid = decodeHead(b, f.id, Position(binary.LittleEndian.Uint64(b[8:]))); valid {
+		if h, valid = decodeHead(b, f.id, at); valid {
 			found = offset
 		}
 		return !valid

@@ -16,6 +16,11 @@
 // names the file and the offset, and where the next sound record is; the caller decides whether to go on there. Damage
 // stays in its file, and is reported by each Replay, until Trim removes the file.
 //
+// A file that is missing, or in which nothing is sound, is damage too. The positions and the chain tell of one between
+// others. Of the last one, the file before tells: once the next record is in another file, it is cut off behind its own.
+// That is not synced, so a power cut in the same seconds can undo it. A missing first file, or the only one, is noticed
+// only by a caller who knows a position in it.
+//
 // A torn record and a damaged last one are told apart by zeros: files are new and full of zeros, so each sector of 512
 // bytes that did not reach the disk is zero. A bad last record without a zero sector, and with its end, is damaged. Two
 // assumptions remain. A disk writes a sector as a whole or not at all; on one that does not, a torn record can be reported
@@ -46,6 +51,7 @@
 // The name of a file is a number that grows with each new file, a dash, and the log id, both in hexadecimal. Of files with
 // the same first position the one with the highest number counts. A file counts up to the first position of the next one:
 // what comes behind was never acknowledged. A file whose header is zero is not in use yet.
+// Records leave at least one block of a file free: a file that is cut off is shorter than its header says.
 //
 // Records follow the header without gaps, each filled up with zeros to a whole number of blocks:
 //
@@ -137,7 +143,7 @@ type chain struct {
 
 // Open opens the log in an existing directory, which it alone uses. It drops a torn last record, writes the last record
 // again, and removes files without records. It writes a file, or on a full disk nothing. Damaged records are no error
-// here, but in Replay. A *Damage of Open is a file whose header is damaged and cannot be restored from its first record.
+// here, but in Replay. A *Damage of Open is a file of another log.
 func Open(dir string, o Options) (*Log, error) {
 	l := &Log{dir: dir, logger: cmp.Or(o.Log, slog.Default())}
 	files, unused, err := l.openFiles()
@@ -161,15 +167,19 @@ func (l *Log) openFiles() (files, unused []*file, err error) {
 		return nil, nil, err
 	}
 	l.id = rand.Uint64()
+	var unplaced []*file
 	for _, name := range names {
 		f, err := openFile(name)
 		if err != nil {
 			return files, unused, err
 		}
 		used, err := f.readHeader()
-		if !used {
+		switch {
+		case !used:
 			unused = append(unused, f)
-		} else {
+		case err == nil && f.number == 0:
+			unplaced = append(unplaced, f)
+		default:
 			files = append(files, f)
 			if f.id != files[0].id {
 				err = f.damage(0, errors.New("the file is of another log"))
@@ -177,12 +187,17 @@ func (l *Log) openFiles() (files, unused []*file, err error) {
 			l.id = f.id
 		}
 		if err != nil {
-			return files, unused, err
+			return files, append(unused, unplaced...), err
 		}
 	}
 	slices.SortFunc(files, func(a, b *file) int {
 		return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.count, b.count))
 	})
+	for i, f := range unplaced {
+		if files, err = place(f, files); err != nil {
+			return files, append(unused, unplaced[i:]...), err
+		}
+	}
 	for i := len(files) - 2; i >= 0; i-- {
 		if files[i].first == files[i+1].first {
 			unused = append(unused, files[i])
@@ -203,7 +218,7 @@ func (l *Log) start(files, unused []*file, size int64) error {
 	if len(files) > 0 {
 		f := files[len(files)-1]
 		var err error
-		if t, err = f.findTail(); err != nil {
+		if t, err = f.findTail(true); err != nil {
 			return err
 		}
 		if t.torn {
@@ -218,7 +233,7 @@ func (l *Log) start(files, unused []*file, size int64) error {
 		}
 	}
 	l.spares = &spares{dir: l.dir, id: l.id, size: size, count: count}
-	f, err := l.spares.create(max(min(size, firstSize), block+int64(len(t.last))), true)
+	f, err := l.spares.create(max(min(size, firstSize), block+int64(len(t.last))+block), true)
 	if err == nil {
 		err = f.begin(header{chain: t.chain.sum, id: l.id, first: first, number: t.chain.number}, t.last)
 	}

@@ -259,6 +259,27 @@ func TestMissingFilesAreDamage(t *testing.T) {
 	}
 }
 
+// The file that was written to is missing. Records that fill their files to the end, or nearly, make no difference.
+func TestAMissingLastFileIsDamage(t *testing.T) {
+	for _, size := range []int{10, 5000, 2 * testFile} {
+		l := open(t, t.TempDir())
+		var want []record
+		for i := 0; len(*l.files.Load()) < 3; i++ {
+			want = append(want, add(t, l, payload(i, size)))
+		}
+		testenv.Check(t, errors.Join(l.Close(), os.Remove(filepath.Join(l.dir, newest(l)))))
+		readOnly, err := OpenReadOnly(l.dir)
+		testenv.Check(t, err)
+		_, seen := replay(t, readOnly, 0)
+		testenv.Check(t, readOnly.Close())
+		got, damage := replay(t, reopen(t, open(t, l.dir)), 0)
+		testenv.Check(t, same(got, want[:len(want)-1]))
+		if len(seen) != 1 || len(damage) != 1 {
+			t.Errorf("records of %d bytes: damage %v before the start, %v after it", size, seen, damage)
+		}
+	}
+}
+
 func TestAFileOfAnotherLogIsDamage(t *testing.T) {
 	one, two := open(t, t.TempDir()), open(t, t.TempDir())
 	add(t, one, payload(1, 10))

@@ -16,7 +16,7 @@ func OpenReadOnly(dir string) (*Log, error) {
 	if err == nil && len(files) > 0 {
 		last := files[len(files)-1]
 		var t tail
-		t, err = last.findTail()
+		t, err = last.findTail(true)
 		l.chain = t.after
 		l.end.Store(uint64(last.position(t.cut + int64(len(t.last)))))
 	}

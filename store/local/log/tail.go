@@ -11,8 +11,9 @@ type tail struct {
 	torn  bool   // an incomplete record follows
 }
 
-// findTail looks for the end of the records of the last file. Damage before the last record is left to Replay.
-func (f *file) findTail() (tail, error) {
+// findTail looks for the end of the records of a file. Damage before the last record is left to Replay. If nothing follows
+// the file, it must not be cut off.
+func (f *file) findTail(isLast bool) (tail, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return tail{}, err
@@ -36,7 +37,7 @@ func (f *file) findTail() (tail, error) {
 		t, offset, next = tail{}, found, chain{h.chain, h.number}
 	}
 	end, torn := f.classify(offset, size)
-	if end == offset && info.Size() < f.size { // somebody cut it off
+	if isLast && end == offset && info.Size() < f.size { // somebody cut it off, or the next file is missing
 		end = f.size
 	}
 	if end > offset {

@@ -449,6 +449,26 @@ func TestAnEngineWhoseControlDataFailedIsNotReady(t *testing.T) {
 	record(t, e, m, 1)
 }
 
+// Damage of control.db that a change has met is named for operators, while everything is served and events are accepted.
+func TestDamageOfTheControlDataIsNamed(t *testing.T) {
+	e := open(t, t.TempDir())
+	m := store.NewMerchantID()
+	record(t, e, m, 10)
+	f, err := os.OpenFile(filepath.Join(e.dir, "control.db"), os.O_WRONLY, 0)
+	testenv.Check(t, err)
+	_, err = f.WriteAt(make([]byte, 2*4096), 0) // bbolt maps the file
+	testenv.Check(t, errors.Join(err, f.Close()))
+	testenv.Check(t, e.Impaired())
+	if _, err := e.AddPartner(ctx, "Failed"); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("the change gives %v, want KindUnavailable", err)
+	}
+	if err := e.Impaired(); err == nil || !strings.Contains(err.Error(), "control.db") || e.Ready() != nil {
+		t.Errorf("impaired: %v, ready: %v", err, e.Ready())
+	}
+	record(t, e, m, 1)
+	_ = e.Close() // fails without meta pages
+}
+
 // When a commit of control.db fails, its meta page may be there but not synced. No change is built on it, and the next start
 // finds a sound file.
 func TestAFailedCommitOfControlDataNeedsARestart(t *testing.T) {

@@ -116,7 +116,7 @@ func TestADamagedCopyIsMadeAnew(t *testing.T) {
 		}
 		want := everything(t, d)
 		testenv.Check(t, d.Close())
-		if isMet { // then the copy is sound again
+		if isMet || strings.Contains(name, "meta") { // then the copy is sound again
 			testenv.Check(t, os.Truncate(d.path, 10))
 		}
 		d = openHere(t, dir)

@@ -189,13 +189,14 @@ func (a *api) personalData(ctx context.Context, r *fasthttp.RequestCtx, partner 
 	if err != nil {
 		return err
 	}
+	from := callerOf(r)
+	if err := a.stream(r, func(ctx context.Context, w io.Writer) error {
+		return a.writePersonalData(ctx, w, from, m.ID, id, in.Claimed)
+	}, release); err != nil {
+		return err
+	}
 	r.SetStatusCode(fasthttp.StatusOK)
 	r.SetContentType(export.NDJSON.ContentType())
-	from := callerOf(r)
-	write := func(ctx context.Context, w io.Writer) error {
-		return a.writePersonalData(ctx, w, from, m.ID, id, in.Claimed)
-	}
-	r.Response.SetBodyStream(a.newStreamedBody(r, write, release), -1)
 	return nil
 }
 

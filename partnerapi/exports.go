@@ -17,7 +17,7 @@ import (
 
 // exportEvents answers with all events of a merchant that the filters select, in the order of receipt. Events that come
 // while it is sent are not in it. An export that cannot be finished is cut off, for example when the service stops: its
-// client must not take it for complete.
+// client must not take it for complete. One that fails before its first byte gets an error.
 func (a *api) exportEvents(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	p := params{args: r.QueryArgs()}
 	format := export.Format(p.word("format", export.Formats...))
@@ -29,6 +29,19 @@ func (a *api) exportEvents(ctx context.Context, r *fasthttp.RequestCtx, partner 
 	if !format.IsCompressed() {
 		encoding = export.Encoding(asset.Negotiate(string(r.Request.Header.Peek(fasthttp.HeaderAcceptEncoding)), string(export.Zstd), string(export.Gzip)))
 	}
+	if !r.IsHead() { // fasthttp would end the body with bytes that HEAD does not have
+		release, err := a.exports.acquire(ctx, partner.ID)
+		if err != nil {
+			return err
+		}
+		a.metrics.exports.Inc()
+		from := callerOf(r)
+		if err := a.stream(r, func(ctx context.Context, w io.Writer) error {
+			return a.writeExport(ctx, w, partner.ID, from, q, format, encoding)
+		}, a.metrics.exports.Dec, release); err != nil {
+			return err
+		}
+	}
 	r.SetStatusCode(fasthttp.StatusOK)
 	r.SetContentType(format.ContentType())
 	r.Response.Header.Set(fasthttp.HeaderContentDisposition, `attachment; filename="events-`+string(merchant)+`.`+string(format)+`"`)
@@ -36,19 +49,6 @@ func (a *api) exportEvents(ctx context.Context, r *fasthttp.RequestCtx, partner 
 	if encoding != "" {
 		r.Response.Header.Set(fasthttp.HeaderContentEncoding, string(encoding))
 	}
-	if r.IsHead() { // without a body: fasthttp would end it with bytes that HEAD does not have
-		return nil
-	}
-	release, err := a.exports.acquire(ctx, partner.ID)
-	if err != nil {
-		return err
-	}
-	a.metrics.exports.Inc()
-	from := callerOf(r)
-	write := func(ctx context.Context, w io.Writer) error {
-		return a.writeExport(ctx, w, partner.ID, from, q, format, encoding)
-	}
-	r.Response.SetBodyStream(a.newStreamedBody(r, write, a.metrics.exports.Dec, release), -1)
 	return nil
 }
 

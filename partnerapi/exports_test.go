@@ -157,6 +157,41 @@ func TestAnExportThatFailsIsCutOff(t *testing.T) {
 	}
 }
 
+// unreadable is an engine none of whose events can be read.
+type unreadable struct{ store.Engine }
+
+var errUnreadable = store.Unavailable("events are missing")
+
+func (unreadable) Feed(context.Context, store.FeedQuery, func(*store.Received) bool) (store.FeedEnd, error) {
+	return store.FeedEnd{}, errUnreadable
+}
+
+func (unreadable) PersonalData(context.Context, store.MerchantID, store.Identity, bool, func(*store.PersonalRecord) error) (int, error) {
+	return 0, errUnreadable
+}
+
+// An answer that fails before its first byte is an error like any other, in every format and encoding.
+func TestAnExportThatCannotBeginIsAnError(t *testing.T) {
+	s := newService(t)
+	p := s.shops(1)
+	s.serve(unreadable{s.engine}, &s.dns)
+	c := newStreamClient(t, s)
+	check := func(response *http.Response, body []byte, err error) {
+		t.Helper()
+		if err != nil || response.StatusCode != 503 || !strings.Contains(string(body), `"code":"SERVICE_ERROR","statusCode":503`) ||
+			response.Header.Get("Content-Encoding")+response.Header.Get("Content-Disposition") != "" || response.Header.Get("Retry-After") == "" {
+			t.Errorf("the client got %+v, %s, %v", response, body, err)
+		}
+	}
+	for _, format := range []string{"ndjson", "csv", "parquet"} {
+		check(c.download(p.partner, "?format="+format+"&merchantId="+p.ids[0], "zstd"))
+	}
+	check(c.read(p.partner, "POST", "/v1/partners/personal-data", fmt.Sprintf(`{"merchantId":%q,"muid":"x"}`, p.ids[0]), ""))
+	if held := s.api.exports.budget.Held(p.ID) + s.api.readings.budget.Held(p.ID); held != 0 {
+		t.Errorf("%d answers still have their slots", held)
+	}
+}
+
 // interrupted is an engine that does something before its second read of the feed.
 type interrupted struct {
 	store.Engine

@@ -1,6 +1,7 @@
 package partnerapi
 
 import (
+	"net"
 	"strings"
 	"testing"
 
@@ -12,6 +13,10 @@ import (
 // send calls the API with a key and an Idempotency-Key, and returns the status and the body.
 func (s *service) send(method, path, key, once, body string) (int, string) {
 	var r fasthttp.RequestCtx
+	conn, client := net.Pipe() // a streamed body sets its deadlines
+	defer conn.Close()
+	defer client.Close()
+	r.Init2(conn, nil, false)
 	r.Request.Header.SetMethod(method)
 	r.Request.SetRequestURI(path)
 	r.Request.Header.Set("Authorization", "Bearer "+key)

@@ -40,12 +40,14 @@ func (a *api) streamFeed(ctx context.Context, r *fasthttp.RequestCtx, f feed) er
 		return err
 	}
 	a.metrics.streams.Inc()
+	if err := a.stream(r, s.write, s.watch.stop, a.metrics.streams.Dec, release); err != nil {
+		return err
+	}
 	r.SetStatusCode(fasthttp.StatusOK)
 	r.SetContentType("text/event-stream")
 	r.Response.Header.Set(fasthttp.HeaderCacheControl, "no-store")
 	r.Response.Header.Set("X-Accel-Buffering", "no") // nginx then passes events on at once
 	r.SetConnectionClose()                           // nothing can follow
-	r.Response.SetBodyStream(a.newStreamedBody(r, s.write, s.watch.stop, a.metrics.streams.Dec, release), -1)
 	return nil
 }
 

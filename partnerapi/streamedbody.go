@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"net"
 	"runtime/debug"
@@ -23,33 +24,64 @@ const writePatience = 10 * time.Second
 // client that reads slowly does not hold up the stop of the service.
 const endPatience = time.Second
 
-// streamedBody is the body of an answer that is made while it is sent. The goroutine of the connection writes it, after the
+// streamedBody is the body of an answer that is made while it is sent. The goroutine of the connection sends it, after the
 // handler has returned.
 type streamedBody struct {
 	ctx     context.Context // ends when nobody reads the answer any more, or when the service stops
 	conn    net.Conn
 	log     func(err error)
-	write   func(ctx context.Context, w io.Writer) error
+	first   []byte
+	next    func() ([]byte, error, bool) // the next chunk, or why the body cannot be finished; false at its end
 	onClose []func()
 	closed  sync.Once
 }
 
 var _ fasthttp.BodyWriterTo = (*streamedBody)(nil)
 
-// newStreamedBody returns the body of an answer. write writes the body; its context is that of Config.Waiting. When write
-// fails, the connection is closed without the end of the body, so that the client does not take it for complete. The body
-// calls the functions of onClose when it is finished, also when it was never written.
-func (a *api) newStreamedBody(
-	r *fasthttp.RequestCtx, write func(ctx context.Context, w io.Writer) error, onClose ...func(),
-) *streamedBody {
+// stream answers with the body that write writes; the context of write is that of Config.Waiting. It returns the error of
+// write when that comes before the first chunk. When write fails later, the connection is closed without the end of the
+// body, so that the client does not take it for complete. The functions of onClose are called when the body is finished,
+// also when it was never sent.
+func (a *api) stream(r *fasthttp.RequestCtx, write func(ctx context.Context, w io.Writer) error, onClose ...func()) error {
 	ctx, cancel := a.Waiting(r)
-	return &streamedBody{
-		ctx:     store.WithPartner(ctx, store.PartnerID(PartnerOf(r))),
-		conn:    r.Conn(),
-		log:     func(err error) { a.logFailure(r, slog.LevelError, fasthttp.StatusOK, err) },
-		write:   write,
-		onClose: append(onClose, cancel),
+	b := &streamedBody{
+		ctx:  store.WithPartner(ctx, store.PartnerID(PartnerOf(r))),
+		conn: r.Conn(),
+		log:  func(err error) { a.logFailure(r, slog.LevelError, fasthttp.StatusOK, err) },
 	}
+	next, stop := iter.Pull2(func(yield func([]byte, error) bool) {
+		defer func() {
+			if p := recover(); p != nil {
+				yield(nil, fmt.Errorf("panic: %v: %s", p, debug.Stack()))
+			}
+		}()
+		if err := write(b.ctx, chunkWriter(yield)); err != nil {
+			yield(nil, err)
+		}
+	})
+	b.next, b.onClose = next, append([]func(){stop, cancel}, onClose...)
+	var err error
+	if b.first, err, _ = next(); err != nil {
+		if b.ctx.Err() != nil {
+			err = store.Unavailable("the answer was ended before its beginning")
+		}
+		return errors.Join(err, b.Close())
+	}
+	r.Response.SetBodyStream(b, -1)
+	return nil
+}
+
+// chunkWriter passes on what is written to it, which is sent before Write returns.
+type chunkWriter func([]byte, error) bool
+
+var errNotRead = errors.New("nobody reads the answer any more")
+
+// Write implements io.Writer.
+func (yield chunkWriter) Write(b []byte) (int, error) {
+	if !yield(b, nil) {
+		return 0, errNotRead
+	}
+	return len(b), nil
 }
 
 // SupportsBodyWriteTo implements fasthttp.BodyWriterTo.
@@ -59,25 +91,26 @@ func (*streamedBody) SupportsBodyWriteTo() bool { return true }
 func (*streamedBody) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 // WriteTo implements io.WriterTo. Each write to w is one chunk of the answer, which is sent at once.
-func (b *streamedBody) WriteTo(w io.Writer) (n int64, err error) {
+func (b *streamedBody) WriteTo(w io.Writer) (int64, error) {
 	out := &bodyWriter{to: w, conn: b.conn}
 	stop := context.AfterFunc(b.ctx, func() {
 		time.Sleep(endPatience)
 		_ = b.conn.Close() // fails when it is closed already, as it is for nearly every client
 	})
 	defer stop()
-	defer func() {
-		if p := recover(); p != nil {
-			err = errors.New("panic")
-			b.log(fmt.Errorf("panic: %s", debug.Stack()))
+	for chunk, isMore := b.first, b.first != nil; isMore; {
+		if _, err := out.Write(chunk); err != nil {
+			return out.written, err
 		}
-		n = out.written
-	}()
-	err = b.write(b.ctx, out)
-	if err != nil && b.ctx.Err() == nil && out.failed == nil {
-		b.log(err)
+		var err error
+		if chunk, err, isMore = b.next(); err != nil {
+			if b.ctx.Err() == nil {
+				b.log(err)
+			}
+			return out.written, err
+		}
 	}
-	return out.written, err
+	return out.written, nil
 }
 
 // Close implements io.Closer.
@@ -96,7 +129,6 @@ type bodyWriter struct {
 	conn    net.Conn
 	written int64
 	last    time.Time // when the last write ended
-	failed  error
 }
 
 // Write implements io.Writer.
@@ -104,12 +136,11 @@ func (w *bodyWriter) Write(b []byte) (int, error) {
 	// Not before each write: the front door measures how fast the client reads from one deadline to the next.
 	if now := time.Now(); now.Sub(w.last) > time.Second {
 		if err := w.conn.SetWriteDeadline(now.Add(writePatience)); err != nil {
-			w.failed = err
 			return 0, err
 		}
 	}
 	n, err := w.to.Write(b)
 	w.written += int64(n)
-	w.last, w.failed = time.Now(), err
+	w.last = time.Now()
 	return n, err
 }

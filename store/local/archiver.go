@@ -147,7 +147,7 @@ func (a *archiver) move(everything bool, pace func()) (more bool, err error) {
 		return false, nil
 	}
 	if free, err := space.Free(a.archive.Dir()); err == nil && free < archiveReserve+2*int64(run.Bytes()) {
-		return false, errNoSpace
+		return false, badgerdb.ErrNearlyFull // the events stay in the journal
 	}
 	if last > a.archive.Boundary() {
 		if err := a.archive.Add(run, last, pace); err != nil {
@@ -235,9 +235,6 @@ func (a *archiver) forgetArchived() error {
 	a.forgotten = boundary
 	return nil
 }
-
-// errNoSpace keeps events in the journal while the disk is nearly full.
-var errNoSpace = errors.New("the disk is nearly full")
 
 // pace returns the pauses of a run. They become shorter when more than 32 runs wait, and with 128 there are none: a
 // start after a kill reads what waits, a third of a second for 32 runs.

@@ -15,6 +15,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/archive"
 	"mtagd/store/local/backup"
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/rank"
 	"mtagd/store/testenv"
@@ -118,7 +119,7 @@ func TestVerifyBesideEverything(t *testing.T) {
 
 // isBusyNow reports whether an error says that something is done later.
 func isBusyNow(err error) bool {
-	return store.KindOf(err) == store.KindUnavailable || fmt.Sprint(err) == errNoSpace.Error()
+	return store.KindOf(err) == store.KindUnavailable || fmt.Sprint(err) == badgerdb.ErrNearlyFull.Error()
 }
 
 // A block of the archive that vanishes without a trace is an error in each answer that needs it, and never a shorter answer. Then it is

@@ -290,7 +290,8 @@ func TestDrillADamagedIndexFileIsRebuilt(t *testing.T) {
 	}
 }
 
-// A file that loses its meta pages while it is open holds up nobody: listings read a rebuilt index, and a stop ends.
+// A file that loses its meta pages while it is open holds up nobody: listings read a rebuilt index, the copy is made anew,
+// and a stop ends.
 func TestAnOpenFileLosesItsMetaPages(t *testing.T) {
 	for _, name := range []string{"index.db", "control.db", "control.copy"} {
 		dir := t.TempDir()
@@ -302,7 +303,7 @@ func TestAnOpenFileLosesItsMetaPages(t *testing.T) {
 		_, err = f.WriteAt(make([]byte, 2*os.Getpagesize()), 0)
 		testenv.Check(t, errors.Join(err, f.Close()))
 		for range 2 {
-			if _, err := e.AddPartner(ctx, "Acme"); err == nil != (name == "index.db") {
+			if _, err := e.AddPartner(ctx, "Acme"); (err == nil) != (name != "control.db") {
 				t.Errorf("%s: a change: %v", name, err)
 			}
 		}
@@ -449,6 +450,26 @@ func TestAnEngineWhoseControlDataFailedIsNotReady(t *testing.T) {
 	record(t, e, m, 1)
 }
 
+// Damage of control.db that a change has met is named for operators, while everything is served and events are accepted.
+func TestDamageOfTheControlDataIsNamed(t *testing.T) {
+	e := open(t, t.TempDir())
+	m := store.NewMerchantID()
+	record(t, e, m, 10)
+	f, err := os.OpenFile(filepath.Join(e.dir, "control.db"), os.O_WRONLY, 0)
+	testenv.Check(t, err)
+	_, err = f.WriteAt(make([]byte, 2*4096), 0) // bbolt maps the file
+	testenv.Check(t, errors.Join(err, f.Close()))
+	testenv.Check(t, e.Impaired())
+	if _, err := e.AddPartner(ctx, "Failed"); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("the change gives %v, want KindUnavailable", err)
+	}
+	if err := e.Impaired(); err == nil || !strings.Contains(err.Error(), "control.db") || e.Ready() != nil {
+		t.Errorf("impaired: %v, ready: %v", err, e.Ready())
+	}
+	record(t, e, m, 1)
+	_ = e.Close() // fails without meta pages
+}
+
 // When a commit of control.db fails, its meta page may be there but not synced. No change is built on it, and the next start
 // finds a sound file.
 func TestAFailedCommitOfControlDataNeedsARestart(t *testing.T) {
@@ -461,8 +482,8 @@ func TestAFailedCommitOfControlDataNeedsARestart(t *testing.T) {
 	}
 }
 
-// When the copy cannot be written, only that change fails, and the next one makes the copy anew, unless the disk was full. When it cannot be
-// synced, which comes after the change was committed, it is made anew at once.
+// A copy that cannot be written or synced is made anew at once, and the change is done. On a full disk it is kept, and a change that cannot
+// be written fails.
 func TestACopyThatCannotBeWritten(t *testing.T) {
 	for _, op := range []faultfs.Op{faultfs.Sync, faultfs.Write} {
 		for _, errno := range []syscall.Errno{syscall.EIO, syscall.ENOSPC} {
@@ -475,9 +496,9 @@ func TestACopyThatCannotBeWritten(t *testing.T) {
 			before, err := os.Stat(filepath.Join(dir, "control.copy"))
 			testenv.Check(t, err)
 			d.Fail(faultfs.Rule{Op: op, Files: "control.copy", Count: 1, Errno: errno})
-			want := 2
-			if op == faultfs.Sync {
-				want++
+			want := 3
+			if op == faultfs.Write && errno == syscall.ENOSPC {
+				want = 2
 			}
 			if _, err := data.AddPartner(ctx, "Second"); (err == nil) != (want == 3) || errors.Is(err, store.ErrNeedsRestart) {
 				t.Errorf("%v %v: the change gives %v", op, errno, err)
@@ -487,7 +508,7 @@ func TestACopyThatCannotBeWritten(t *testing.T) {
 			testenv.Check(t, err)
 			after, err := os.Stat(filepath.Join(dir, "control.copy"))
 			testenv.Check(t, errors.Join(err, data.Close(), os.Truncate(filepath.Join(dir, "control.db"), 10)))
-			if kept := os.SameFile(before, after); kept != (op == faultfs.Write && errno == syscall.ENOSPC) {
+			if kept := os.SameFile(before, after); kept != (want == 2) {
 				t.Errorf("%v %v: the same copy: %v", op, errno, kept)
 			}
 			data, err = OpenControl(dir, Options{Log: quiet})

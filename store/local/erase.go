@@ -50,8 +50,22 @@ func (r *remover) removeEvents(ctx context.Context, m codec.MerchantKey, keys []
 	return nil
 }
 
+// EraseOf implements removal.Engine.
+func (r *remover) EraseOf(ctx context.Context, m store.MerchantID, erasures []store.Erasure) error {
+	return orWaits(r.Data.EraseOf(ctx, m, erasures))
+}
+
+// orWaits adds removal.ErrWaits to the error of a removal that meets a full disk or a backup.
+func orWaits(err error) error {
+	if badgerdb.IsNearlyFull(err) || errors.Is(err, badgerdb.ErrCopied) {
+		return fmt.Errorf("%w: %w", removal.ErrWaits, err)
+	}
+	return err
+}
+
 // Drop implements removal.Engine. The tags of a deleted merchant are unknown, so nothing new comes in.
-func (r *remover) Drop(ctx context.Context, id store.MerchantID) error {
+func (r *remover) Drop(ctx context.Context, id store.MerchantID) (err error) {
+	defer func() { err = orWaits(err) }()
 	m, err := codec.NewMerchantKey(id)
 	if err != nil {
 		return err
@@ -79,8 +93,5 @@ func (r *remover) Purge(ctx context.Context) error {
 	if err == nil {
 		err = r.archive.Purge(ctx, r.pace())
 	}
-	if errors.Is(err, badgerdb.ErrCopied) {
-		return fmt.Errorf("%w: %w", removal.ErrWaits, err)
-	}
-	return err
+	return orWaits(err)
 }

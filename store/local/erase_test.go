@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -425,6 +426,43 @@ func TestAPurgeThatFailsIsNoted(t *testing.T) {
 	fails.Store(false)
 	if era := x.await(id); era.Attempts == 0 || era.LastError != "" {
 		t.Errorf("the receipt is %+v", era)
+	}
+	closeEngine(t, x.engine)
+}
+
+// A removal that a full disk has stopped goes on as soon as there is space: the pauses after other failures get long.
+func TestARemovalGoesOnWhenThereIsSpaceAgain(t *testing.T) {
+	var full atomic.Bool
+	opened, err := Open(t.TempDir(), Options{Log: quiet, eager: true, keepAll: true, Broken: func(store.MerchantID) error {
+		if full.Load() {
+			return fmt.Errorf("write a table: %w", syscall.ENOSPC)
+		}
+		return nil
+	}})
+	testenv.Check(t, err)
+	x := &erasing{t: t, engine: opened.(*engine)}
+	p, err := x.AddPartner(ctx, "Acme")
+	testenv.Check(t, err)
+	x.partner = p.ID
+	deleted := x.newShop()
+	x.shop = x.newShop()
+	x.visit(x.shop, 5, 2)
+	id := x.erase(byMUID(3), false).ID
+	_, err = x.DeleteMerchant(ctx, deleted)
+	testenv.Check(t, err)
+	full.Store(true)
+	for range 3 {
+		if err := x.remover.runner.Run(ctx); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("on a full disk, a round gives %v", err)
+		}
+	}
+	full.Store(false)
+	testenv.Check(t, x.remover.runner.Run(ctx))
+	if erasures, removals, err := x.remover.Tasks(ctx); len(erasures)+len(removals) > 0 || err != nil {
+		t.Errorf("with space again, %v and %v are left; %v", erasures, removals, err)
+	}
+	if era, err := x.Erasure(ctx, id); err != nil || era.State != store.ErasureDone || era.Attempts > 0 {
+		t.Errorf("the receipt is %+v, %v", era, err)
 	}
 	closeEngine(t, x.engine)
 }

@@ -98,7 +98,7 @@ func (h *healer) replaceArchive() error {
 	defer h.removing.Unlock()
 	size, _ := h.archive.Sizes()
 	if free, err := space.Free(h.dir); err != nil || free < MinFree+size {
-		return errors.Join(err, errNoSpace)
+		return errors.Join(err, badgerdb.ErrNearlyFull)
 	}
 	return h.archive.Rebuild(h.opened, h.lostPart, h.repeatErasures)
 }
@@ -140,6 +140,9 @@ func (h *healer) Impaired() error {
 		if damage != nil {
 			all = append(all, fmt.Errorf("%s is damaged, and is being rebuilt: %w", part, damage))
 		}
+	}
+	if err := h.control.Damage(); err != nil {
+		all = append(all, fmt.Errorf("control.db is damaged, and what needs the damaged part is not changed until the next start: %w", err))
 	}
 	if len(h.journal.Lost()) > 0 {
 		all = append(all, errors.New("events/ was damaged: lost links and event_ids are being written again, and what may need them is not answered"))

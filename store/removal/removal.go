@@ -33,7 +33,7 @@ type Engine interface {
 	EraseOf(ctx context.Context, m store.MerchantID, erasures []store.Erasure) error
 	// Drop removes everything of a deleted merchant.
 	Drop(ctx context.Context, m store.MerchantID) error
-	// Purge removes the bytes of what EraseOf and Drop have removed. It returns an ErrWaits while the files are needed.
+	// Purge removes the bytes of what EraseOf and Drop have removed.
 	Purge(ctx context.Context) error
 
 	// ExpiredBefore returns the time (µs since 1970) before which a merchant's events are removed; math.MinInt64: none.
@@ -46,8 +46,9 @@ type Engine interface {
 // ended, and events that were on their way are refused or committed.
 const Delay = time.Minute
 
-// ErrWaits is not noted as a failure: the next call of Run tries it again.
-var ErrWaits = errors.New("the bytes of removed events must stay for now")
+// ErrWaits is in the error of a step that will succeed without anybody's help, or when there is space on the disk again. It
+// is not noted as a failure, whose pauses get long: the next call of Run tries it again.
+var ErrWaits = errors.New("a removal must wait")
 
 // Runner runs the removals of an engine, one round after the other.
 type Runner struct {

@@ -36,7 +36,8 @@
 //   - When anything is wrong, or the file is missing, control.copy takes its place (copy.go), unless it has older records.
 //   - When the copy cannot, Open fails. "mtagd repair" makes a new file of what can be read of either.
 //
-// What the disk does to the file later does not reach requests. A change that meets damage fails, and changes nothing.
+// What the disk does to the files later does not reach requests. A change that meets damage of control.db fails, and changes
+// nothing. One that meets damage of the copy makes the copy anew.
 package control
 
 import (
@@ -55,6 +56,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/boltfile"
+	"mtagd/store/local/codec"
 	"mtagd/store/local/space"
 	"mtagd/store/rules"
 )
@@ -83,6 +85,7 @@ type Data struct {
 	entries            // guarded by writing
 
 	broken atomic.Pointer[error] // why nothing is changed until the next start; nil: changes are made
+	damage atomic.Pointer[error] // of control.db; nil: none is known
 }
 
 // fileName is the name of the file in the data directory.
@@ -128,7 +131,8 @@ func (d driver) Update(ctx context.Context, build func(rules.Turn) (rules.Change
 	return d.change(ctx, build, d.Apply)
 }
 
-// change makes a change, and passes its records to apply, before the next one. KindUnavailable: the disk is full.
+// change makes a change, and passes its records to apply, before the next one. KindUnavailable: the disk is full, or
+// control.db is damaged.
 func (d *Data) change(ctx context.Context, build func(rules.Turn) (rules.Change, error), apply func([]rules.Record) error) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -161,12 +165,13 @@ func (d *Data) store(c rules.Change) error {
 	if err != nil {
 		return err
 	}
-	next := maps.Clone(d.sums)
+	var next sums
 	var dropped map[store.PartnerID]holding
 	returned := false
 	var committing int // the transaction whose commit has begun; 0: none
 	err = boltfile.CatchDamage(fileName, func() (err error) {
 		committing, err = d.update(func(t transaction) (err error) {
+			next = maps.Clone(d.sums)
 			if dropped, err = d.dropOldest(t, next, c.Entries); err != nil {
 				return err
 			}
@@ -197,8 +202,9 @@ func (d *Data) store(c rules.Change) error {
 			d.Changed()
 		}
 	case !returned:
-		d.broken.Store(&err)
-		d.log.Error("control.db is damaged: nothing is changed in it until the next start, which checks it", "error", err)
+		err = d.breakOff(err)
+	case errors.Is(err, codec.ErrCorrupt) && !errors.Is(err, errCopy): // it needs a damaged record, and others may not
+		err = d.noteDamage(err)
 	case committing != 0 && !(space.IsFull(err) && isBefore(d.db, committing)):
 		err = fmt.Errorf("%w: a change of %s could not be committed: %w", store.ErrNeedsRestart, fileName, err)
 		d.broken.Store(&err)
@@ -206,6 +212,20 @@ func (d *Data) store(c rules.Change) error {
 			"error", err)
 	}
 	return err
+}
+
+// breakOff ends all changes, because control.db is damaged. It returns the error of the change that has found that.
+func (d *Data) breakOff(damage error) error {
+	damage = d.noteDamage(damage)
+	d.broken.Store(&damage)
+	return damage
+}
+
+func (d *Data) noteDamage(damage error) error {
+	d.log.Error("control.db is damaged: what needs the damaged part cannot be changed until the next start, which checks it", "error", damage)
+	damage = fmt.Errorf("%w: %w", store.Unavailable("the control data cannot be changed"), damage)
+	d.damage.Store(&damage)
+	return damage
 }
 
 // isBefore reports whether bbolt would build the next change on one before the transaction id.
@@ -221,11 +241,18 @@ func isBefore(db *boltfile.DB, id int) bool {
 }
 
 // Failure returns a store.ErrNeedsRestart after a failed commit: the control data cannot be changed until a restart. It
-// returns nil after a panic of bbolt: the file is damaged then, so a restart might fail, while what is in memory is still
-// served. Failure takes no lock.
+// returns nil after damage: a restart might fail. Failure takes no lock, nor does Damage.
 func (d *Data) Failure() error {
 	if broken := d.broken.Load(); broken != nil && errors.Is(*broken, store.ErrNeedsRestart) {
 		return *broken
+	}
+	return nil
+}
+
+// Damage returns the damage of control.db that changes have met. What is in memory is still served.
+func (d *Data) Damage() error {
+	if damage := d.damage.Load(); damage != nil {
+		return *damage
 	}
 	return nil
 }

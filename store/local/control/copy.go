@@ -111,33 +111,33 @@ func (d *Data) syncCopy() {
 // need, and no more changes are accepted.
 func (d *Data) makeCopy() error {
 	path := copyPath(d.path)
-	err := d.db.View(func(tx *bolt.Tx) error {
-		if free, err := space.Free(filepath.Dir(path)); err == nil && free < tx.Size() {
-			return unix.ENOSPC // otherwise each change would write a part of it until the disk is full
-		}
-		return durable.Replace(path, func(f *os.File) error {
-			if _, err := tx.WriteTo(f); err != nil {
+	err := boltfile.CatchDamage(fileName, func() error {
+		return d.db.View(func(tx *bolt.Tx) error {
+			if free, err := space.Free(filepath.Dir(path)); err == nil && free < tx.Size() {
+				return unix.ENOSPC // otherwise each change would write a part of it until the disk is full
+			}
+			return durable.Replace(path, func(f *os.File) error {
+				if _, err := tx.WriteTo(f); err != nil {
+					return err
+				}
+				r, err := readWhole(f, toCompare)
+				if err == nil && r.wanted.sum() != d.sums.sum() {
+					err = fmt.Errorf("%w: its records are not those in memory", codec.ErrCorrupt)
+				}
 				return err
-			}
-			r, err := readWhole(f, toCompare)
-			if err == nil && r.wanted.sum() != d.sums.sum() {
-				err = fmt.Errorf("%w: its records are not those in memory", codec.ErrCorrupt)
-			}
-			return err
+			})
 		})
 	})
+	if errors.Is(err, codec.ErrCorrupt) {
+		return d.breakOff(err)
+	}
 	if err == nil {
 		err = d.useCopy()
 	}
-	if err == nil {
-		return nil
+	if err != nil {
+		return fmt.Errorf("copy %s: %w", fileName, err)
 	}
-	err = fmt.Errorf("copy %s: %w", fileName, err)
-	if errors.Is(err, codec.ErrCorrupt) {
-		d.broken.Store(&err)
-		d.log.Error("control.db is damaged: nothing is changed in it until the next start, which checks it", "error", err)
-	}
-	return err
+	return nil
 }
 
 // takeCopy puts the copy in the place of control.db, and returns errReplaced; or else it returns why it cannot. It needs no
@@ -188,38 +188,65 @@ type transaction struct {
 func (t transaction) each(change func(tx *bolt.Tx) error) error {
 	err := change(t.Tx)
 	if err == nil && t.copy != nil {
-		err = change(t.copy)
+		err = onCopy(func() error { return change(t.copy) })
 	}
 	return err
 }
 
-// update makes a change in both files. It commits the copy before control.db. It returns the number of the transaction of
-// control.db, or 0 if it did not get to commit it. The caller syncs the copy.
+// errCopy is in an error that is the copy's: control.db may be sound.
+var errCopy = errors.New("control.copy cannot be used")
+
+func onCopy(do func() error) error {
+	if err := boltfile.CatchDamage(copyName, do); err != nil {
+		return fmt.Errorf("%w: %w", errCopy, err)
+	}
+	return nil
+}
+
+// update makes a change in both files; it may call change twice. It commits the copy before control.db. It returns the number of the transaction of
+// control.db, or 0 if it did not get to commit it. The caller syncs the copy. A copy that cannot be read or written is made
+// anew, once.
 func (d *Data) update(change func(t transaction) error) (committing int, err error) {
+	for isAgain := false; ; isAgain = true {
+		var inCopy int
+		committing, inCopy, err = d.updateBoth(change)
+		isSound := !errors.Is(err, errCopy) || space.IsFull(err) && isBefore(d.copy, inCopy)
+		if err == nil || committing == 0 && isSound {
+			return committing, err
+		}
+		err = errors.Join(err, d.dropCopy()) // it may have what control.db has not
+		if committing != 0 || isAgain {
+			return committing, err
+		}
+		d.log.Warn("control.copy cannot be read or written, and is made anew", "error", err)
+	}
+}
+
+// updateBoth is one try of update. It also returns the number of the transaction of the copy.
+func (d *Data) updateBoth(change func(t transaction) error) (committing, inCopy int, err error) {
 	if d.copy == nil {
 		if err := d.makeCopy(); err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 	}
-	second, err := d.copy.Begin(true)
-	if err != nil {
-		return 0, err
+	var second *bolt.Tx
+	if err := onCopy(func() (err error) {
+		second, err = d.copy.Begin(true)
+		return err
+	}); err != nil {
+		return 0, 0, err
 	}
 	defer func() { _ = second.Rollback() }() // does nothing after a commit
-	id, isOther := second.ID(), false        // the copy may have what control.db has not
+	inCopy = second.ID()
 	err = d.db.Update(func(tx *bolt.Tx) error {
 		if err := change(transaction{tx, second}); err != nil {
 			return err
 		}
-		err := second.Commit()
-		isOther = err == nil || !space.IsFull(err) || !isBefore(d.copy, id)
+		err := onCopy(second.Commit)
 		if err == nil {
 			committing = tx.ID()
 		}
 		return err
 	})
-	if isOther && err != nil {
-		return committing, errors.Join(err, d.dropCopy())
-	}
-	return committing, err
+	return committing, inCopy, err
 }

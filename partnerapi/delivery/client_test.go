@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -114,5 +116,17 @@ func TestSecretsAreEncryptedAndRotated(t *testing.T) {
 	b.until("delivered", func() bool { return b.status(d).Delivered == 1 })
 	if n := strings.Count(s.all()[0].header.Get("webhook-signature"), "v1,"); n != 2 {
 		t.Errorf("%d signatures, want 2", n)
+	}
+}
+
+func TestADamagedKeyFileSaysWhatToDo(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "secret.key")
+	for _, text := range []string{"", "abcdefgh c2hv"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := OpenKeyring(path); err == nil || !strings.Contains(err.Error(), adviceKeys) {
+			t.Errorf("%q: %v", text, err)
+		}
 	}
 }

@@ -666,6 +666,49 @@ func TestAnErasureWhileARoundRuns(t *testing.T) {
 	}
 }
 
+// An erasure may be done within milliseconds, while a round has events of the person left.
+func TestAnErasureBetweenTwoRequestsOfARound(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	d := b.create(s.URL, nil)
+	block, asked := make(chan struct{}), make(chan struct{}, 10)
+	s.answerWith(func(*http.Request, []byte) int {
+		asked <- struct{}{}
+		<-block
+		return 200
+	})
+	// Another erasure, so that the list of erasures is known already and fresh.
+	erase := func(muid store.MUID) store.ErasureID {
+		e, err := b.engine.Erase(t.Context(), b.m.ID, store.Identity{MUID: muid}, store.ErasureOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.ID
+	}
+	erase("other")
+	b.send("x", "Purchase", "")
+	<-asked
+	b.send("A", "Purchase", "")
+	b.send("A", "Purchase", "")
+	b.until("both wait", func() bool {
+		sh := b.shard()
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		return len(sh.of[b.m.ID].runners[0].pending) == 2
+	})
+	block <- struct{}{}
+	<-asked // the first of A
+	id := erase("A")
+	b.until("it is erased", func() bool {
+		e, err := b.engine.Erasure(t.Context(), id)
+		return err == nil && e.State == store.ErasureDone
+	})
+	close(block)
+	b.until("all", func() bool { st := b.status(d); return st.Delivered+st.Erased == 3 })
+	if n := len(s.all()); n != 2 {
+		t.Errorf("%d events were sent, want 2: the second of A was sent after its erasure was done", n)
+	}
+}
+
 // failing is an engine that writes no documents while fail is set.
 type failing struct {
 	mortal

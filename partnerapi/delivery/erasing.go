@@ -16,30 +16,32 @@ const longestRound = 24 * time.Hour
 // erasing names the persons of a merchant whose events are being erased, or were erased after they were read.
 type erasing struct {
 	asked   time.Time
-	persons *rules.Persons // nil: nobody's
-	at      []time.Time    // when the erasure of each person was requested; later events stay
+	newest  store.ErasureID // of the merchant's erasures; "" without any
+	persons *rules.Persons  // nil: nobody's
+	at      []time.Time     // when the erasure of each person was requested; later events stay
 }
 
-// erasingOf returns whose events must not be sent any more.
+// erasingOf returns whose events must not be sent any more. It is asked before each request, from memory: an erasure may be
+// done a moment after it was requested.
 func (sh *shard) erasingOf(m store.MerchantID) (erasing, error) {
-	const fresh = 200 * time.Millisecond
-	sh.mu.Lock()
-	known := sh.erasing[m]
-	sh.mu.Unlock()
-	if time.Since(known.asked) < fresh {
-		return known, nil
-	}
-	known, err := sh.s.erasingOf(sh.ctx, m)
-	if err != nil {
+	const fresh = 200 * time.Millisecond // an erasure that is under way may find more muids of its person
+	list, _, err := sh.s.Engine.Erasures(sh.ctx, m, 0, 1)
+	if err != nil || len(list) == 0 {
 		return erasing{}, err
 	}
 	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if known.persons == nil {
-		delete(sh.erasing, m) // most merchants: asked again, from memory
-	} else {
-		sh.erasing[m] = known
+	known := sh.erasing[m]
+	sh.mu.Unlock()
+	if known.newest == list[0].ID && time.Since(known.asked) < fresh {
+		return known, nil
 	}
+	if known, err = sh.s.erasingOf(sh.ctx, m); err != nil {
+		return erasing{}, err
+	}
+	known.newest = list[0].ID
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.erasing[m] = known
 	return known, nil
 }
 

@@ -62,7 +62,7 @@ func readKeys(path string) (keys []key, err error) {
 		id, encoded, ok := strings.Cut(strings.TrimSpace(line), " ")
 		raw, err := base64.StdEncoding.DecodeString(encoded)
 		if !ok || err != nil || len(raw) != 32 {
-			return nil, fmt.Errorf("%s is not a file of keys", path) // without the line
+			return nil, fmt.Errorf("%s is not a file of keys: %s", path, adviceKeys) // without the line
 		}
 		added, err := newKey(id, raw)
 		if err != nil {
@@ -71,10 +71,12 @@ func readKeys(path string) (keys []key, err error) {
 		keys = append(keys, added)
 	}
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("%s has no key", path)
+		return nil, fmt.Errorf("%s has no key: %s", path, adviceKeys)
 	}
 	return keys, nil
 }
+
+const adviceKeys = "put a copy of the right one back. If there is none, remove the file, start, and set the secrets of all destinations again"
 
 func newKey(id string, raw []byte) (key, error) {
 	block, err := aes.NewCipher(raw)

@@ -55,7 +55,7 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 		return d
 	}
 	sh.mu.Lock()
-	l := &sender{r: r, d: d, isRetry: isRetry, failures: r.st.Failures, since: r.st.FailingSince, gone: gone, checked: time.Now()}
+	l := &sender{r: r, d: d, isRetry: isRetry, failures: r.st.Failures, since: r.st.FailingSince, gone: gone}
 	l.isProbe = l.failures > 0 && !r.expiring(rt)
 	blocked := map[uint32]bool{}
 	if !isRetry {
@@ -119,8 +119,7 @@ type sender struct {
 	failures int       // in a row
 	isProbe  bool      // the events test whether the destination has recovered: they are few
 	since    time.Time // time of the first of these failures
-	gone     erasing   // as of checked
-	checked  time.Time
+	gone     erasing   // as of the last refresh
 
 	mu sync.Mutex // guards d and gone, except the fates and reasons: each lane has its own
 	d  *round
@@ -211,7 +210,7 @@ func (rt *route) judge(e *kind.Event, isErased bool, now time.Time) (f fate, why
 	return unsent, ""
 }
 
-// isErased reports whether an event is erased, as far as known at checked.
+// isErased reports whether an event is erased, as far as known at the last refresh.
 func (l *sender) isErased(e *kind.Event) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -220,18 +219,16 @@ func (l *sender) isErased(e *kind.Event) bool {
 
 const notKnown = "it is not known now which events are being erased"
 
-// refresh reads the erasures again from time to time, because a round may take long. It reports whether they are known.
+// refresh reads the erasures again. It reports whether they are known.
 func (l *sender) refresh() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if time.Since(l.checked) > time.Second {
-		gone, err := l.r.sh.erasingOf(l.r.merchant)
-		if err != nil {
-			l.d.reason = notKnown
-			return false
-		}
-		l.gone, l.checked = gone, time.Now()
+	gone, err := l.r.sh.erasingOf(l.r.merchant)
+	if err != nil {
+		l.d.reason = notKnown
+		return false
 	}
+	l.gone = gone
 	return true
 }
 

@@ -115,5 +115,9 @@ func CheckFinished(dir string) error {
 	case err != nil:
 		return err
 	}
+	if len(command) == 0 {
+		return fmt.Errorf("%s is there, but empty: a restore, repair or migration into this directory has not finished. Run it again, because events are missing",
+			filepath.Join(dir, unfinishedFile))
+	}
 	return fmt.Errorf("%q into this directory has not finished: run it again, because events are missing", command)
 }

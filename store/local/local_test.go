@@ -145,3 +145,15 @@ func TestADirectoryFromBeforeTheFirstRelease(t *testing.T) {
 		}
 	}
 }
+
+// A mark that was cut short or emptied still keeps the directory from opening, and says what to do.
+func TestADamagedMarkSaysWhatToDo(t *testing.T) {
+	for name, want := range map[string]string{movedFile: "start with --store", unfinishedFile: "Run it again"} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, name)
+		testenv.Check(t, os.WriteFile(path, nil, 0o600))
+		if _, err := Open(dir, Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+			t.Errorf("an empty %s: %v", name, err)
+		}
+	}
+}

@@ -39,7 +39,8 @@ func MovedTo(dir string) (m Moved, moved bool, err error) {
 		return m, false, err
 	}
 	if err := json.Unmarshal(text, &m); err != nil {
-		return m, false, fmt.Errorf("%s: %w", movedFile, err)
+		return m, false, fmt.Errorf("%s cannot be read: %w. It says to which database the data has moved: start with --store and that one's address. "+
+			"To go on here all the same, without what was received since then, remove the file", filepath.Join(dir, movedFile), err)
 	}
 	return m, true, nil
 }

@@ -53,6 +53,9 @@ func (w *Writer) Put(e codec.Entry) error {
 	if IsChunk(e) {
 		return w.putChunk(e)
 	}
+	if err := checkFormatEntry(e); err != nil {
+		return err
+	}
 	if len(e.Key) == 1 && (e.Key[0] == prefixFormat || e.Key[0] == prefixFlushed) {
 		return nil // this journal has its own
 	}
@@ -60,6 +63,15 @@ func (w *Writer) Put(e codec.Entry) error {
 		return fmt.Errorf("%w: key %x of an entry", codec.ErrCorrupt, e.Key)
 	}
 	return w.keys.db.Put(e)
+}
+
+// checkFormatEntry refuses the entries of another format, whose links this version would write as they are and not read.
+func checkFormatEntry(e codec.Entry) error {
+	if e.Deleted || len(e.Key) != 1 || e.Key[0] != prefixFormat || string(e.Value) == format {
+		return nil
+	}
+	return fmt.Errorf("the backup is of a version before 1.0.0: restore it with version 1.0.0, back that up, and restore the new backup: %w",
+		codec.UnknownFormat{Found: string(e.Value), Known: format})
 }
 
 func (w *Writer) putChunk(e codec.Entry) error {

@@ -116,7 +116,7 @@ func (j *Journal) Counter(seq, version uint64) func() (events int, err error) {
 // other entries.
 func CheckEntry(e codec.Entry) (events int, err error) {
 	if e.Deleted || !IsChunk(e) {
-		return 0, nil
+		return 0, checkFormatEntry(e)
 	}
 	seq, err := parseChunkKey(e.Key)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -238,6 +239,20 @@ func TestASnapshotStaysAsItWas(t *testing.T) {
 		restored := opened(t, to)
 		if _, found, err := restored.keys.get(key); found || err != nil {
 			t.Errorf("a deleted key is there: %v, %v", found, err)
+		}
+	}
+}
+
+// A backup of a version before 1.0.0 has links that this version does not read: it is refused, and verify says so too.
+func TestEntriesOfAnotherFormatAreRefused(t *testing.T) {
+	w, err := Create(t.TempDir(), quiet)
+	testenv.Check(t, err)
+	defer func() { testenv.Check(t, w.Close()) }()
+	old := codec.Entry{Key: []byte{prefixFormat}, Value: []byte("4"), Version: 1}
+	_, checked := CheckEntry(old)
+	for _, err := range []error{checked, w.Put(old)} {
+		if !errors.Is(err, codec.UnknownFormat{Found: "4", Known: format}) || !strings.Contains(err.Error(), "restore it with version 1.0.0") {
+			t.Errorf("an entry of format 4: %v", err)
 		}
 	}
 }

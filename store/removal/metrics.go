@@ -33,8 +33,9 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 }
 
-// set notes which removals are not done, the oldest first.
-func (m *metrics) set(open []store.Erasure, removals []store.Removal) {
+// set notes which removals are not done, the oldest first. It reports whether the last attempt at an erasure or a deletion
+// has failed.
+func (m *metrics) set(open []store.Erasure, removals []store.Removal) bool {
 	m.open.Set(float64(len(open)))
 	m.oldest.Set(0)
 	if len(open) > 0 {
@@ -54,4 +55,5 @@ func (m *metrics) set(open []store.Erasure, removals []store.Removal) {
 	for kind, n := range failing {
 		m.failing.WithLabelValues(kind).Set(float64(n))
 	}
+	return failing["erasure"]+failing[string(store.OfDeletion)] > 0
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -59,7 +60,8 @@ type Runner struct {
 	// Reclaim gives back the space of what ExpireOf has removed; nil: that needs nothing.
 	Reclaim func(ctx context.Context) error
 
-	wake chan struct{} // holds a value when there may be a task
+	wake    chan struct{} // holds a value when there may be a task
+	failing atomic.Bool   // the last attempt at an erasure or a deletion has failed
 }
 
 // NewRunner returns a runner whose metrics are registered, unless metrics is nil. eager, for tests, leaves out Delay.
@@ -77,11 +79,12 @@ const (
 	retryAfter = 5 * time.Second
 )
 
-// Keep calls do for each round, until ctx ends: after each Wake, once a minute, and soon after an error.
+// Keep calls do for each round, until ctx ends: after each Wake, once a minute, and soon after an error, or while an
+// erasure or a deletion that has failed waits for its next attempt.
 func (r *Runner) Keep(ctx context.Context, do func(ctx context.Context) error) {
 	for ctx.Err() == nil {
 		wait := interval
-		if do(ctx) != nil {
+		if do(ctx) != nil || r.failing.Load() {
 			wait = retryAfter
 		}
 		select {
@@ -223,7 +226,7 @@ func (r *Runner) begin(ctx context.Context, merchants int) (w *round, err error)
 	if w.erasures, w.removals, err = r.engine.Tasks(ctx); err != nil {
 		return nil, err
 	}
-	r.metrics.set(w.erasures, w.removals)
+	r.failing.Store(r.metrics.set(w.erasures, w.removals))
 	if len(w.erasures)+len(w.removals)+merchants > 0 {
 		w.now, err = r.engine.Now(ctx)
 	}
@@ -327,7 +330,7 @@ func (w *round) end() error {
 	w.metrics.failures.Add(float64(w.failures))
 	erasures, removals, err := w.engine.Tasks(w.ctx)
 	if err == nil {
-		w.metrics.set(erasures, removals)
+		w.failing.Store(w.metrics.set(erasures, removals))
 	}
 	return errors.Join(append(w.errs, err)...)
 }

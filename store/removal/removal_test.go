@@ -261,3 +261,31 @@ func TestKeep(t *testing.T) {
 		}
 	})
 }
+
+// An erasure that fails is tried again when its pause ends, and not at the next minute.
+func TestKeepTriesWhatHasFailed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, r := newFake()
+		f.removals, f.errs["erase a"] = nil, errors.New("a bad block")
+		ctx, end := context.WithCancel(t.Context())
+		began, ended := time.Now(), make(chan struct{})
+		var tries []time.Duration
+		go func() {
+			defer close(ended)
+			r.Keep(ctx, func(ctx context.Context) error {
+				f.now, f.steps = time.Now(), nil
+				err := r.Run(ctx)
+				if slices.Contains(f.steps, "erase a") {
+					tries = append(tries, time.Since(began))
+				}
+				return err
+			})
+		}()
+		time.Sleep(time.Minute)
+		end()
+		<-ended
+		if want := []time.Duration{0, 5 * time.Second, 15 * time.Second, 35 * time.Second}; !slices.Equal(tries, want) {
+			t.Errorf("the attempts began after %v, want %v", tries, want)
+		}
+	})
+}

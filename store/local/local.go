@@ -135,6 +135,9 @@ func Open(dir string, opt Options) (store.Engine, error) {
 			return nil, errors.Join(err, data.Close())
 		}
 	}
+	if err := upgradeFormer(e.opened, dir, opt.Log); err != nil {
+		return nil, errors.Join(err, data.Close())
+	}
 	if err := e.openEvents(dir, opt); err != nil {
 		return nil, errors.Join(err, data.Close())
 	}
@@ -160,7 +163,7 @@ func openControl(dir string, opt Options) (*control.Data, *generation, error) {
 		return nil, nil, err
 	}
 	if !opt.unfinished {
-		if err := cmp.Or(CheckFinished(dir), refuseEarlier(dir), checkParts(dir), checkMoved(dir)); err != nil {
+		if err := cmp.Or(CheckFinished(dir), refuseHalfUpgraded(dir), checkParts(dir), checkMoved(dir)); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -191,17 +194,6 @@ func openControl(dir string, opt Options) (*control.Data, *generation, error) {
 		data.AuditLimits = opt.AuditLimits
 	}
 	return data, parts, nil
-}
-
-// refuseEarlier refuses a directory of a version before 1.0.0. 1.0.0 leaves "tables" in one until it compacts.
-func refuseEarlier(dir string) error {
-	for _, name := range []string{"events/MANIFEST", "events/upgrading", "events/keys/MANIFEST", "events/keys/tables", "archive/MANIFEST", "archive/tables"} {
-		if path := filepath.Join(dir, name); exists(path) {
-			return fmt.Errorf("%s is there, so the data is of a version before 1.0.0: start version 1.0.0 on it, back it up, and restore the backup. "+
-				"Nothing was changed", path)
-		}
-	}
-	return nil
 }
 
 // checkParts refuses a directory that has events, but no control data. A new control.db would lack their merchants.

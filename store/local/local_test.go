@@ -125,27 +125,6 @@ func openMeasured(t *testing.T, dir string) (*engine, func() map[string]float64)
 	}
 }
 
-// A directory of a version before the first release is refused, and not changed.
-func TestADirectoryFromBeforeTheFirstRelease(t *testing.T) {
-	for _, name := range []string{"events/MANIFEST", "events/upgrading", "events/keys/MANIFEST", "events/keys/tables", "archive/MANIFEST", "archive/tables"} {
-		dir := t.TempDir()
-		path := filepath.Join(dir, name)
-		testenv.Check(t, os.MkdirAll(filepath.Dir(path), 0o700))
-		testenv.Check(t, os.WriteFile(path, nil, 0o600))
-		_, err := Open(dir, Options{Log: quiet})
-		_, controlErr := OpenControl(dir, Options{Log: quiet})
-		repairErr := Repair(t.Context(), dir, filepath.Join(t.TempDir(), "new"), quiet, func(store.Finding) {})
-		for _, err := range []error{err, controlErr, repairErr} {
-			if err == nil || !strings.Contains(err.Error(), "before 1.0.0") {
-				t.Errorf("%s: %v", name, err)
-			}
-		}
-		if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
-			t.Errorf("%s: there are %v, %v", name, files, err)
-		}
-	}
-}
-
 // A mark that was cut short or emptied still keeps the directory from opening, and says what to do.
 func TestADamagedMarkSaysWhatToDo(t *testing.T) {
 	for name, want := range map[string]string{movedFile: "start with --store", unfinishedFile: "Run it again"} {

@@ -21,8 +21,11 @@ import (
 // Repair makes a new data directory of what can be read of the one in dir, which it does not change. The directory to must
 // be empty or missing. What is lost is passed to lost. It fails with store.ErrInUse when another process has dir open.
 func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(store.Finding)) (err error) {
-	if err := refuseEarlier(dir); err != nil {
+	if err := refuseHalfUpgraded(dir); err != nil {
 		return err
+	}
+	if isFormer(dir) {
+		return fmt.Errorf("%s is of a version before 1.0.0: start the service on it, which writes the events again, before a repair", dir)
 	}
 	old, err := control.OpenReadOnly(dir) // stays locked until the end
 	if err != nil && !errors.Is(err, store.ErrInUse) {

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
@@ -58,18 +59,28 @@ func (t *target) fill(opt Options, read func(backup.Target) (backup.Count, error
 	if t.control, err = os.OpenFile(filepath.Join(t.dir, "control.db"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err != nil {
 		return want, err
 	}
-	if t.events, err = journal.Create(filepath.Join(t.dir, "events"), opt.Log); err != nil {
+	if err := t.create(opt.Log); err != nil {
 		return want, errors.Join(err, t.control.Close())
-	}
-	if t.archive, err = archive.Create(filepath.Join(t.dir, "archive"), opt.Log); err != nil {
-		return want, errors.Join(err, t.control.Close(), t.events.Close())
 	}
 	want, err = read(t)
 	if err == nil {
 		err = t.control.Sync()
 	}
-	return want, errors.Join(err, t.control.Close(), t.events.Close(), t.archive.Close(t.boundary))
+	return want, errors.Join(err, t.control.Close(), t.close())
 }
+
+// create creates the journal and the archive.
+func (t *target) create(log *slog.Logger) (err error) {
+	if t.events, err = journal.Create(filepath.Join(t.dir, "events"), log); err != nil {
+		return err
+	}
+	if t.archive, err = archive.Create(filepath.Join(t.dir, "archive"), log); err != nil {
+		return errors.Join(err, t.events.Close())
+	}
+	return nil
+}
+
+func (t *target) close() error { return errors.Join(t.events.Close(), t.archive.Close(t.boundary)) }
 
 // Control implements backup.Target.
 func (t *target) Control(part []byte) error {

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 
+	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/log"
 )
@@ -48,7 +50,8 @@ func newWriter(l *log.Log, keys *keyStore) (*Writer, error) {
 const writtenAtOnce = 1 << 20
 
 // Put writes an entry. Of the entries with the same key, the one with the greatest version counts. Chunks must be put in the
-// order of receipt. Put ignores a repeated chunk, and the deletion of a chunk, whose events are in the archive.
+// order of receipt. Put ignores a repeated chunk, and the deletion of a chunk, whose events are in the archive. It converts
+// the entries of a version before 1.0.0.
 func (w *Writer) Put(e codec.Entry) error {
 	if IsChunk(e) {
 		return w.putChunk(e)
@@ -56,22 +59,36 @@ func (w *Writer) Put(e codec.Entry) error {
 	if err := checkFormatEntry(e); err != nil {
 		return err
 	}
-	if len(e.Key) == 1 && (e.Key[0] == prefixFormat || e.Key[0] == prefixFlushed) {
+	if len(e.Key) == 1 && (e.Key[0] == prefixFormat || e.Key[0] == prefixFlushed) || isFormerKey(e.Key) {
 		return nil // this journal has its own
 	}
 	if !isKey(e.Key) {
 		return fmt.Errorf("%w: key %x of an entry", codec.ErrCorrupt, e.Key)
 	}
+	if e.Key[0] == prefixLink && !e.Deleted && len(e.Value) > 0 && e.Value[0] != linkMark {
+		linked := appendLinkedKey(nil, codec.MerchantKey(e.Key[1:]), store.MUIDKey(e.Value))
+		if err := w.keys.db.Put(codec.Entry{Key: linked, Value: []byte{1}, Version: e.Version}); err != nil {
+			return err
+		}
+		e.Value = link{muid: e.Value}.append(nil)
+	}
 	return w.keys.db.Put(e)
 }
 
-// checkFormatEntry refuses the entries of another format, whose links this version would write as they are and not read.
+// Before 1.0.0, formats were these, and links were a muid alone, which is never a byte 255: they count as claimed ones.
+var formerFormats = []string{"3", "4"}
+
+// isFormerKey reports whether a key is of an entry that only versions before 1.0.0 have written.
+func isFormerKey(key []byte) bool {
+	return len(key) > 0 && (key[0] == 'D' || key[0] == 'V' || key[0] == 'Z')
+}
+
+// checkFormatEntry refuses the entries of a format that is not known.
 func checkFormatEntry(e codec.Entry) error {
-	if e.Deleted || len(e.Key) != 1 || e.Key[0] != prefixFormat || string(e.Value) == format {
-		return nil
+	if found := string(e.Value); !e.Deleted && len(e.Key) == 1 && e.Key[0] == prefixFormat && found != format && !slices.Contains(formerFormats, found) {
+		return codec.UnknownFormat{Found: found, Known: format}
 	}
-	return fmt.Errorf("the backup is of a version before 1.0.0: restore it with version 1.0.0, back that up, and restore the new backup: %w",
-		codec.UnknownFormat{Found: string(e.Value), Known: format})
+	return nil
 }
 
 func (w *Writer) putChunk(e codec.Entry) error {

@@ -670,10 +670,13 @@ func TestAnErasureWhileARoundRuns(t *testing.T) {
 func TestAnErasureBetweenTwoRequestsOfARound(t *testing.T) {
 	b, s := newBed(t), newSink(t)
 	d := b.create(s.URL, nil)
-	block, asked := make(chan struct{}), make(chan struct{}, 10)
+	block, asked := make(chan struct{}), make(chan struct{}, 100)
 	s.answerWith(func(*http.Request, []byte) int {
 		asked <- struct{}{}
-		<-block
+		select {
+		case <-block:
+		case <-t.Context().Done(): // the test has failed
+		}
 		return 200
 	})
 	// Another erasure, so that the list of erasures is known already and fresh.
@@ -689,11 +692,12 @@ func TestAnErasureBetweenTwoRequestsOfARound(t *testing.T) {
 	<-asked
 	b.send("A", "Purchase", "")
 	b.send("A", "Purchase", "")
-	b.until("both wait", func() bool {
+	b.until("both wait", func() bool { // one that is not attached reads both when its request has ended
 		sh := b.shard()
 		sh.mu.Lock()
 		defer sh.mu.Unlock()
-		return len(sh.of[b.m.ID].runners[0].pending) == 2
+		r := sh.of[b.m.ID].runners[0]
+		return len(r.pending) == 2 || !r.attached
 	})
 	block <- struct{}{}
 	<-asked // the first of A

@@ -23,7 +23,7 @@ func (a *api) references() map[string]fasthttp.RequestHandler {
 	}
 	return map[string]fasthttp.RequestHandler{
 		"/v1/openapi.json": a.serveReference("read_openapi", "application/json", func() ([]byte, error) {
-			return openapi.Document(a.BaseURL, a.TagURL(a.ClientTagHost)), nil
+			return openapi.Document(a.BaseURL, a.TagURL(a.ClientTagHost))
 		}),
 		"/v1/docs": page(openapi.Page),
 		"/v1/docs/{file}": func(r *fasthttp.RequestCtx) {

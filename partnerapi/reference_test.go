@@ -94,7 +94,11 @@ func TestDrillTheDocumentNamesTheServersOfTheService(t *testing.T) {
 
 // The rates and shares of a partner stand in sentences of the document.
 func TestTheDocumentHasTheDefaultLimits(t *testing.T) {
-	text := string(openapi.Document("https://api.example.net", "https://tags.example.net"))
+	document, err := openapi.Document("https://api.example.net", "https://tags.example.net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(document)
 	number := func(n int64) string { return humanize.Comma(n) }
 	rate, writes := int64(store.DefaultRequestsPerSecond), int64(store.DefaultWritesPerMinute)
 	for _, sentence := range []string{

@@ -7,7 +7,7 @@
 // Read in this order:
 //
 //	openapi.yaml    the document
-//	openapi.json    the same as JSON, with the commands that send the examples; generated
+//	openapi.json    the same as JSON, with the commands that send the examples; generated, and compressed in openapi.json.gz
 //	openapi.go      the document of a service
 //	page.go         the files of the reference page: Swagger UI, and what is in page/
 package openapi
@@ -16,13 +16,15 @@ import (
 	"bytes"
 	_ "embed"
 
+	"github.com/valyala/fasthttp"
+
 	"mtagd/partnerapi/export"
 )
 
 //go:generate go run -pgo=off ../client/generate json openapi.json
 
-//go:embed openapi.json
-var example []byte
+//go:embed openapi.json.gz
+var packed []byte
 
 // The addresses in openapi.yaml.
 const (
@@ -32,8 +34,12 @@ const (
 
 // Document returns the document as JSON, in the order of openapi.yaml. base and tagHost are the addresses of the partner API
 // and of the shared host of client-side tags, such as https://api.example.net.
-func Document(base, tagHost string) []byte {
-	return replaceAddress(replaceAddress(example, baseExample, base), tagHostExample, tagHost)
+func Document(base, tagHost string) ([]byte, error) {
+	example, err := fasthttp.AppendGunzipBytes(nil, packed)
+	if err != nil {
+		return nil, err
+	}
+	return replaceAddress(replaceAddress(example, baseExample, base), tagHostExample, tagHost), nil
 }
 
 func replaceAddress(document []byte, from, to string) []byte {

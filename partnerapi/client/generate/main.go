@@ -1,4 +1,4 @@
-// Command generate makes the OpenAPI document of the service from openapi.yaml ("json"), and what the clients have from it:
+// Command generate makes the OpenAPI document of the service from openapi.yaml ("json", and compressed beside it), and what the clients have from it:
 // "go" the types and methods of the Go client, "routes" the table of operations of the TypeScript client.
 package main
 
@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/valyala/fasthttp"
 
 	"mtagd/partnerapi/openapi/openapitest"
 )
@@ -30,7 +32,11 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := os.WriteFile(os.Args[2], text, 0o644); err != nil {
+	err = os.WriteFile(os.Args[2], text, 0o644)
+	if err == nil && os.Args[1] == "json" {
+		err = os.WriteFile(os.Args[2]+".gz", fasthttp.AppendGzipBytesLevel(nil, text, fasthttp.CompressBestCompression), 0o644)
+	}
+	if err != nil {
 		log.Fatal(err)
 	}
 }

@@ -33,7 +33,11 @@ type Document struct {
 
 // Load returns the document. Tests share it.
 var Load = sync.OnceValues(func() (*Document, error) {
-	return Parse(openapi.Document("https://api.example.net", "https://tags.example.net"))
+	text, err := openapi.Document("https://api.example.net", "https://tags.example.net")
+	if err != nil {
+		return nil, err
+	}
+	return Parse(text)
 })
 
 // Parse reads a document.

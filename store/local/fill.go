@@ -30,14 +30,19 @@ func fill(dir, command string, do func() error) error {
 	if err := do(); err != nil {
 		return err
 	}
+	if err := syncAll(dir); err != nil {
+		return err
+	}
+	return errors.Join(os.Remove(filepath.Join(dir, unfinishedFile)), durable.SyncPath(dir))
+}
+
+// syncAll syncs the file system of a directory.
+func syncAll(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(unix.Syncfs(int(f.Fd())), f.Close()); err != nil {
-		return err
-	}
-	return errors.Join(os.Remove(filepath.Join(dir, unfinishedFile)), durable.SyncPath(dir))
+	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }
 
 func beginFill(dir, command string) error {

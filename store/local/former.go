@@ -14,7 +14,6 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
-	"golang.org/x/sys/unix"
 
 	"mtagd/store/local/codec"
 	"mtagd/store/local/durable"
@@ -122,11 +121,10 @@ func writeFormer(ctx context.Context, dir, to string, log *slog.Logger) error {
 	if err := errors.Join(err, t.close()); err != nil {
 		return err
 	}
-	f, err := os.Open(to)
-	if err != nil {
+	if err := syncAll(to); err != nil {
 		return err
 	}
-	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close(), durable.ReplaceFile(filepath.Join(to, completeMark), nil), durable.SyncPath(dir))
+	return errors.Join(durable.ReplaceFile(filepath.Join(to, completeMark), nil), durable.SyncPath(dir))
 }
 
 // checked is Entry for an entry that may be damaged.
@@ -139,8 +137,8 @@ func (t *target) checked(e codec.Entry) error {
 
 // eachFormer calls use with the newest entries of a database of Badger, in the order of their keys.
 func eachFormer(ctx context.Context, dir string, log *slog.Logger, use func(codec.Entry) error) (err error) {
-	if !exists(filepath.Join(dir, badger.ManifestFilename)) {
-		return nil
+	if _, err := os.Stat(filepath.Join(dir, badger.ManifestFilename)); err != nil { // Badger would make a new database
+		return err
 	}
 	notes := &formerLog{log: log}
 	db, err := badger.OpenManaged(badger.DefaultOptions(dir).WithLogger(notes).WithMetricsEnabled(false).WithValueThreshold(300).

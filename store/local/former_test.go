@@ -117,6 +117,22 @@ func TestDataFromBeforeTheFirstRelease(t *testing.T) {
 	}
 }
 
+// When one of the two databases is missing, or written again already by another version, the other one is left as it is.
+func TestHalfOfTheDataFromBeforeTheFirstRelease(t *testing.T) {
+	former, _, _ := newFormer(t)
+	for _, part := range upgradedParts {
+		dir := copied(t, former)
+		testenv.Check(t, os.Remove(filepath.Join(dir, part, badger.ManifestFilename)))
+		testenv.Check(t, os.MkdirAll(filepath.Join(dir, part, "log"), 0o700))
+		if _, err := Open(dir, Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), filepath.Join(part, badger.ManifestFilename)) {
+			t.Errorf("without %s: %v", part, err)
+		}
+		if !exists(filepath.Join(dir, part, "log")) || !isFormer(dir) {
+			t.Errorf("without %s: the data is gone", part)
+		}
+	}
+}
+
 // When data from before 1.0.0 cannot be read, nothing is changed.
 func TestDamagedDataFromBeforeTheFirstRelease(t *testing.T) {
 	dir, _, _ := newFormer(t)

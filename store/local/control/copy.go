@@ -203,9 +203,9 @@ func onCopy(do func() error) error {
 	return nil
 }
 
-// update makes a change in both files; it may call change twice. It commits the copy before control.db. It returns the number of the transaction of
-// control.db, or 0 if it did not get to commit it. The caller syncs the copy. A copy that cannot be read or written is made
-// anew, once.
+// update makes a change in both files; it may call change twice. It commits the copy before control.db. It returns the number
+// of the transaction of control.db, or 0 if it did not get to commit it. The caller syncs the copy. A copy that cannot be
+// read or written is made anew, once.
 func (d *Data) update(change func(t transaction) error) (committing int, err error) {
 	for isAgain := false; ; isAgain = true {
 		var inCopy int

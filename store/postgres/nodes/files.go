@@ -37,12 +37,12 @@ func (n *Nodes) Files(ctx context.Context, path string, content bool) (files []s
 
 // PutFile implements store.Shared.
 func (n *Nodes) PutFile(ctx context.Context, path string, content []byte) error {
-	return n.write(ctx, `INSERT INTO file (path, modified, content) VALUES ($1, clock_timestamp(), $2)
+	return n.exec(ctx, `INSERT INTO file (path, modified, content) VALUES ($1, clock_timestamp(), $2)
 		ON CONFLICT (path) DO UPDATE SET modified = excluded.modified, content = excluded.content`, path, content)
 }
 
-// write runs a statement, again while the database cannot be reached.
-func (n *Nodes) write(ctx context.Context, sql string, args ...any) error {
+// exec runs a statement, again while the database cannot be reached.
+func (n *Nodes) exec(ctx context.Context, sql string, args ...any) error {
 	return n.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
 		_, err := n.db.Pool.Exec(ctx, sql, args...)
 		return err
@@ -72,10 +72,10 @@ func (n *Nodes) ShortKeys(ctx context.Context, from, hour int64, key []byte) (ke
 
 // RemoveFiles implements store.Shared.
 func (n *Nodes) RemoveFiles(ctx context.Context, path string) error {
-	return n.write(ctx, "DELETE FROM file WHERE "+below, path)
+	return n.exec(ctx, "DELETE FROM file WHERE "+below, path)
 }
 
 // RemoveFile implements store.Shared.
 func (n *Nodes) RemoveFile(ctx context.Context, path string, content []byte) error {
-	return n.write(ctx, "DELETE FROM file WHERE path = $1 AND content = $2", path, content)
+	return n.exec(ctx, "DELETE FROM file WHERE path = $1 AND content = $2", path, content)
 }

@@ -20,8 +20,8 @@ import (
 	"mtagd/store/local/space"
 )
 
-// Before 1.0.0, events/ and archive/ were databases of Badger itself. A start writes them again in the present form, into
-// DIR/upgrading, and then puts those in their place. A kill costs nothing: before the mark "complete" is there, the next start
+// Before 1.0.0, events/ and archive/ were databases of Badger itself. A start writes their entries in the present form into
+// DIR/upgrading, and then replaces the two directories by the new ones. A kill costs nothing: before the mark "complete" is there, the next start
 // begins again; after that it goes on.
 const (
 	upgradingDir = "upgrading"
@@ -70,11 +70,12 @@ func isFormer(dir string) bool {
 	return false
 }
 
-// refuseHalfUpgraded refuses a directory from before 1.0.0 on which 1.0.0 was started. It leaves "tables" there until it compacts.
+// refuseHalfUpgraded refuses a directory from before 1.0.0 on which 1.0.0 was started: 1.0.0 leaves files there until it
+// compacts.
 func refuseHalfUpgraded(dir string) error {
 	for _, name := range []string{"events/upgrading", "events/keys/MANIFEST", "events/keys/tables", "archive/tables"} {
 		if path := filepath.Join(dir, name); exists(path) {
-			return fmt.Errorf("%s is there, so version 1.0.0 has begun to write data from before it again: start 1.0.0 on it, back it up, and restore "+
+			return fmt.Errorf("%s is there, so version 1.0.0 has begun to convert older data: start 1.0.0 on it, back it up, and restore "+
 				"the backup. Nothing was changed", path)
 		}
 	}

@@ -132,7 +132,8 @@ func lock(dir string, log *slog.Logger) (*DB, error) {
 	return &DB{dir: dir, log: log, lock: f}, nil
 }
 
-// unlock does not leave it to Close: a child process that is being started has the file open too, and would keep the lock.
+// unlock gives up the lock before it closes the file. Closing alone would not: a child process that is being started has the
+// file open, too.
 func (d *DB) unlock() error {
 	return errors.Join(unix.Flock(int(d.lock.Fd()), unix.LOCK_UN), d.lock.Close())
 }

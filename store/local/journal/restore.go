@@ -75,7 +75,8 @@ func (w *Writer) Put(e codec.Entry) error {
 	return w.keys.db.Put(e)
 }
 
-// Before 1.0.0, formats were these, and links were a muid alone, which is never a byte 255: they count as claimed ones.
+// formerFormats are those before 1.0.0. A link was a muid alone then, which never begins with linkMark. It becomes a claimed
+// link.
 var formerFormats = []string{"3", "4"}
 
 // isFormerKey reports whether a key is of an entry that only versions before 1.0.0 have written.

@@ -16,10 +16,10 @@
 // names the file and the offset, and where the next sound record is; the caller decides whether to go on there. Damage
 // stays in its file, and is reported by each Replay, until Trim removes the file.
 //
-// A file that is missing, or in which nothing is sound, is damage too. The positions and the chain tell of one between
-// others. Of the last one, the file before tells: once the next record is in another file, it is cut off behind its own.
-// That is not synced, so a power cut in the same seconds can undo it. A missing first file, or the only one, is noticed
-// only by a caller who knows a position in it.
+// A file that is missing, or in which nothing is sound, is damage too. Between two other files it shows in the positions
+// and the chain. A missing last file shows in the file before it: a file is cut off behind its last record when the next
+// record goes to another file. The cut is not synced, so a power cut in the same seconds can undo it. A missing first file,
+// or only file, is noticed only by a caller who knows a position in it.
 //
 // A torn record and a damaged last one are told apart by zeros: files are new and full of zeros, so each sector of 512
 // bytes that did not reach the disk is zero. A bad last record without a zero sector, and with its end, is damaged. Two

@@ -16,6 +16,7 @@ import (
 	"mtagd/bench/mtagbench/dataset"
 	"mtagd/bench/mtagbench/load"
 	"mtagd/bench/mtagbench/report"
+	"mtagd/store"
 )
 
 // fillDays is how many days the events are spread over.
@@ -39,19 +40,14 @@ func fillData(b *benchmark) error {
 	if err != nil {
 		return err
 	}
-	all := float64(r.Events + dataset.SmallEvents + (b.Merchants-1)*dataset.OtherEvents) // the small merchant is one of b.Merchants
+	b.stored = r.Events + dataset.SmallEvents + (b.Merchants-1)*dataset.OtherEvents // the small merchant is one of b.Merchants
 	b.table.Section("Data", fmt.Sprintf("Sent in batches of %s over %d connections, ordered; %d names, spread over %d days.",
 		report.Grouped(dataset.Batch), dataset.Connections, len(bench.Names), fillDays))
 	b.table.Figure(report.Grouped(r.Events)+" events of one merchant", report.PerSecond(r.Rate()))
-	b.table.Figure("bytes written per byte received", report.Times(float64(after-before)/(all*bench.EventSize)))
+	b.table.Figure("bytes written per byte received", report.Times(float64(after-before)/float64(b.stored*bench.EventSize)))
 	if err := b.mtagd.Stop(); err != nil {
 		return err
 	}
-	used, err := b.mtagd.DiskUsage()
-	if err != nil {
-		return err
-	}
-	b.table.Figure(fmt.Sprintf("disk per event of %d bytes, after a stop", bench.EventSize), report.Bytes(float64(used)/all))
 	return b.mtagd.Start()
 }
 
@@ -64,10 +60,11 @@ func measureStarts(b *benchmark) error {
 	process := b.mtagd.Process
 	time.AfterFunc(b.Round, func() { killed <- process.Kill() })
 	// The phase is a little longer than the time to the kill, so that the kill comes under full load.
-	_, err := load.Run(b.ctx, load.ClosedLoop(b.target(), load.Plain, manyConnections, 1, b.Round+100*time.Millisecond))
+	r, err := load.Run(b.ctx, load.ClosedLoop(b.target(), load.Plain, manyConnections, 1, b.Round+100*time.Millisecond))
 	if err := errors.Join(err, <-killed); err != nil {
 		return err
 	}
+	b.stored += r.Events
 	if err := b.mtagd.Start(); err != nil {
 		return err
 	}
@@ -160,6 +157,24 @@ func measureListingUnderIngest(b *benchmark) error {
 	b.addPercentile("listing p50", took, 50)
 	b.table.AtMost("listing p99", took.At(99).Seconds(), 0.025, report.Milliseconds)
 	b.table.AtMost("ingest rate lost to the listings", 1-kept.median("rate"), 0.10, report.Percent)
+	return nil
+}
+
+// measureDisk waits until all events are packed, and what the data directory takes does not change any more.
+func measureDisk(b *benchmark) error {
+	b.progress("packing")
+	used, before := int64(0), int64(-1)
+	for ; used != before; before = used {
+		err := store.Sleep(b.ctx, 3*time.Second)
+		if err == nil {
+			used, err = b.mtagd.DiskUsage()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	b.table.Section("Disk", fmt.Sprintf("What the data directory takes, with %s events, when nothing is left to pack.", report.Grouped(b.stored)))
+	b.table.Figure(fmt.Sprintf("per event of %d bytes", bench.EventSize), report.Bytes(float64(used)/float64(b.stored)))
 	return nil
 }
 

@@ -53,6 +53,7 @@ type benchmark struct {
 	loaded       dataset.Dataset   // another merchant, which gets the load
 	maximum      float64           // mtagd's events/s, single events on many connections
 	batchMaximum float64           // mtagd's events/s in batches
+	stored       int               // events of all merchants, as of the kill
 }
 
 func (c *runCommand) Validate() error {
@@ -85,6 +86,7 @@ func (c *runCommand) Run(p *program) error {
 			{name: "filling", measure: fillData},
 			{name: "restarted after a kill", measure: measureStarts},
 			{name: "listing", measure: measureListing},
+			{name: "packing", measure: measureDisk},
 			{name: "single events", measure: compareWithFile},
 			{name: "batches", measure: measureBatches},
 			{name: "half of the maximum", measure: holdHalfOfMaximum},

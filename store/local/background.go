@@ -9,12 +9,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// background shares the processors between requests and the work behind them. While events come in, each kind of work
+// background shares the processors between requests and the work behind them. While requests come in, each kind of work
 // has a share of one processor, which grows with what waits: it pauses between pieces.
 type background struct {
-	off       bool // nothing pauses
-	stop      context.Context
-	lastEvent atomic.Int64 // when events came in, in ns since 1970
+	off         bool // nothing pauses
+	stop        context.Context
+	lastRequest atomic.Int64 // when the last one came, in ns since 1970
 
 	worked, paused *prometheus.CounterVec // by kind of work
 }
@@ -45,7 +45,7 @@ const (
 	// longestPiece is how much of the time since the last pause counts as work. If more has passed, the machine was
 	// busy, and most of the time was waiting.
 	longestPiece = 20 * time.Millisecond
-	// quietTime is how long no events must have come in until work need not pause.
+	// quietTime is how long no requests must have come in until work need not pause.
 	quietTime = 100 * time.Millisecond
 )
 
@@ -69,8 +69,8 @@ func (b *background) metrics() []prometheus.Collector {
 	return []prometheus.Collector{b.worked, b.paused}
 }
 
-// note notes that events have come in.
-func (b *background) note() { b.lastEvent.Store(time.Now().UnixNano()) }
+// note notes a request: events have come in, or somebody has asked for a page or a summary.
+func (b *background) note() { b.lastRequest.Store(time.Now().UnixNano()) }
 
 // pacer paces one piece of work after another.
 type pacer struct {
@@ -104,7 +104,7 @@ func (p *pacer) pause() {
 	share := min(p.share(), 100)
 	pause := min(p.since, longestPiece) * time.Duration(100-share) / time.Duration(share)
 	p.since = 0
-	if p.b.off || pause <= 0 || now.UnixNano()-p.b.lastEvent.Load() > int64(quietTime) {
+	if p.b.off || pause <= 0 || now.UnixNano()-p.b.lastRequest.Load() > int64(quietTime) {
 		runtime.Gosched()
 		return
 	}

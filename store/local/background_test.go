@@ -4,7 +4,24 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"mtagd/store"
 )
+
+// Work gives way to whoever asks for events, not only to those that come in.
+func TestPagesAndSummariesAreRequests(t *testing.T) {
+	e := open(t, t.TempDir())
+	defer closeEngine(t, e)
+	for name, ask := range map[string]func() error{
+		"page":    func() error { _, err := e.Events(ctx, store.Query{Merchant: store.NewMerchantID(), Limit: 1}); return err },
+		"summary": func() error { _, err := e.Summary(ctx, store.SummaryQuery{}); return err },
+	} {
+		e.background.lastRequest.Store(0)
+		if err := ask(); err != nil || e.background.lastRequest.Load() == 0 {
+			t.Errorf("a %s is not noted (error: %v)", name, err)
+		}
+	}
+}
 
 // Sleeps stand for work: the clock is not real.
 func TestWorkPausesForRequests(t *testing.T) {
@@ -19,7 +36,7 @@ func TestWorkPausesForRequests(t *testing.T) {
 			return time.Since(from)
 		}
 		if got := paused(8 * time.Millisecond); got != 0 {
-			t.Errorf("with no events it pauses for %v", got)
+			t.Errorf("with no requests it pauses for %v", got)
 		}
 		b.note()
 		if got := paused(pieceOfWork / 2); got != 0 {
@@ -40,7 +57,7 @@ func TestWorkPausesForRequests(t *testing.T) {
 		time.Sleep(quietTime)
 		p.resume()
 		if got := paused(8 * time.Millisecond); got != 0 {
-			t.Errorf("after the last events it pauses for %v", got)
+			t.Errorf("after the last request it pauses for %v", got)
 		}
 	})
 }

@@ -17,10 +17,11 @@ import (
 // reader answers what is asked of the events.
 type reader struct {
 	*stored
-	control  *control.Data
-	index    *liveIndex
-	watchers *watchers
-	now      func() time.Time
+	control    *control.Data
+	index      *liveIndex
+	background *background
+	watchers   *watchers
+	now        func() time.Time
 
 	verifying sync.RWMutex // held for reading by long reads, which Close waits for: verifications, the feed, personal data
 }
@@ -39,6 +40,7 @@ func (r *reader) retainedFrom(id store.MerchantID) int64 {
 //
 // When the index is damaged where the query reads it, Events fails with KindUnavailable, and the index is rebuilt.
 func (r *reader) Events(ctx context.Context, q store.Query) (store.Page, error) {
+	r.background.note()
 	m, err := codec.NewMerchantKey(q.Merchant)
 	if err != nil {
 		return store.Page{}, err
@@ -78,6 +80,7 @@ func (r *reader) pageOf(ctx context.Context, x *usedIndex, m codec.MerchantKey, 
 
 // Summary implements store.Events. It needs only the index.
 func (r *reader) Summary(ctx context.Context, q store.SummaryQuery) (store.Summary, error) {
+	r.background.note()
 	var merchants []rank.Kept
 	seen := map[codec.MerchantKey]bool{}
 	for _, id := range r.control.WithoutRemoved(q.Merchants) {

@@ -124,8 +124,8 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	e.OwnerOf = data.Directory().Owner
 	s.opened, e.close = context.WithCancel(context.Background())
 	x := &liveIndex{stored: s, parts: parts, maxSeries: opt.MaxSeries, registerer: opt.Metrics}
-	e.reader = &reader{stored: s, control: data, index: x, watchers: &watchers{Watchers: &e.Watchers}, now: opt.Now}
-	e.background = newBackground(e.opened, opt.ArchiveRun > 0)
+	e.background = newBackground(s.opened, opt.ArchiveRun > 0)
+	e.reader = &reader{stored: s, control: data, index: x, background: e.background, watchers: &watchers{Watchers: &e.Watchers}, now: opt.Now}
 	e.archiver = newArchiver(x, e.background, opt)
 	e.remover = newRemover(data.Data, e.archiver, opt)
 	e.healer = &healer{stored: s, control: data, reader: e.reader, archiver: e.archiver, remover: e.remover, now: opt.Now}

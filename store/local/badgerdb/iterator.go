@@ -51,7 +51,7 @@ func (t *Txn) NewIterator(opt IteratorOptions) *Iterator {
 		for _, r := range slices.Concat(part.first, part.added) {
 			if r = slices.DeleteFunc(slices.Clone(r), func(f *tableFile) bool { return f.version <= opt.Since }); len(r) > 0 {
 				c := cursors.Get().(*cursor)
-				c.part, c.run, c.reverse = n, r, opt.Reverse
+				c.part, c.run, c.reverse, c.mustSearch = n, r, opt.Reverse, true
 				it.all = append(it.all, c)
 			}
 		}
@@ -142,6 +142,7 @@ func (it *Iterator) nextKey() (more bool) {
 		} else {
 			it.entry.Key, known = append(it.entry.Key[:0], key...), true
 			it.take(&c.entries[c.at])
+			c.mustSearch = true
 			more, err = c.next()
 		}
 		switch {
@@ -191,7 +192,8 @@ type cursor struct {
 	reverse bool
 
 	table, block int
-	from         []byte // entries before this key do not count
+	from         []byte // entries before this key do not count: that of the last seek
+	mustSearch   bool   // else nothing from this key on was passed
 	loaded       bool   // else the block is not read yet: its keys are not before bound
 	bound        []byte
 	entries      []codec.Entry // of the block
@@ -212,9 +214,22 @@ func (c *cursor) key() []byte {
 	return c.bound
 }
 
-// seek goes to a key; backwards, an empty one is the end. It returns false when no entry follows.
+// seek goes to a key; backwards, an empty one is the end. It returns false when no entry follows. A forward cursor that is
+// behind the key already, and has passed nothing since its last seek, reads nothing: of the many tables of an archive, few
+// have the events of a page.
 func (c *cursor) seek(key []byte) (more bool, err error) {
+	isThere := !c.mustSearch && bytes.Compare(c.from, key) <= 0 && bytes.Compare(key, c.key()) <= 0
 	c.from = append(c.from[:0], key...)
+	if !isThere {
+		more, err = c.search()
+		c.mustSearch = !more || c.reverse
+	}
+	return more || isThere, err
+}
+
+// search is seek to the key from.
+func (c *cursor) search() (more bool, err error) {
+	key := c.from
 	if c.reverse {
 		c.table = len(c.run) - 1
 		if len(key) > 0 {
@@ -292,6 +307,7 @@ func (c *cursor) next() (more bool, err error) {
 		return c.enter()
 	}
 	if c.table += step; c.table < 0 || c.table == len(c.run) {
+		c.mustSearch = true
 		return false, nil
 	}
 	if c.block = 0; c.reverse {

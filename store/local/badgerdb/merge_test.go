@@ -427,6 +427,30 @@ func (m *model) compare(view func(func(*Txn) error) error, all map[string]string
 		if !maps.Equal(found, want) {
 			m.t.Fatalf("reverse %v, prefix %q: %d entries instead of %d", reverse, prefix, len(found), len(want))
 		}
+		sorted := slices.Sorted(maps.Keys(want))
+		for range 100 { // a cursor that stays where it is must not lose what it has passed
+			key := fmt.Sprintf("k%d", m.r.IntN(200))
+			if m.r.IntN(3) > 0 && it.Valid() {
+				key = string(it.Entry().Key) + []string{"", "\x00", "0", "5"}[m.r.IntN(4)]
+			}
+			at, has := slices.BinarySearch(sorted, key)
+			if reverse && !has {
+				at--
+			}
+			it.Seek([]byte(key))
+			for range 1 + m.r.IntN(3) {
+				if it.Valid() != (at >= 0 && at < len(sorted)) || it.Valid() && string(it.Entry().Key) != sorted[at] {
+					m.t.Fatalf("reverse %v, prefix %q: a wrong entry from %q on", reverse, prefix, key)
+				}
+				if !it.Valid() {
+					break
+				}
+				if at++; reverse {
+					at -= 2
+				}
+				it.Next()
+			}
+		}
 		for i := range 200 {
 			k := fmt.Sprintf("k%d", i)
 			if v, found, err := txn.Get([]byte(k)); err != nil || found != (all[k] != "") || string(v) != all[k] && found {

@@ -83,7 +83,7 @@ type target struct {
 	authorization string
 }
 
-const maxBatch, maxHeaders = 1000, 20
+const maxBatch, maxHeaders, maxHeaderValue = 1000, 20, 1000
 
 func open(o kind.Options, v kind.Values) (kind.Target, error) {
 	t := &target{url: v.Text("url"), headers: v.Table("headers"), batchSize: v.Number("batchSize"), erasures: v.Flag("erasures"),
@@ -120,14 +120,14 @@ func open(o kind.Options, v kind.Values) (kind.Target, error) {
 
 var (
 	headerName  = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
-	headerValue = regexp.MustCompile(`^[ -~]{0,1000}$`)
+	headerValue = regexp.MustCompile(`^[ -~]*$`)
 	// The names that HTTP or the signature uses, or that are secrets.
 	reserved = regexp.MustCompile(`(?i)^(webhook-.*|host|content-length|content-type|transfer-encoding|connection|upgrade|te|trailer|expect|` +
 		`authorization|proxy-authorization|cookie)$`)
 )
 
 func isHeader(name, value string) bool {
-	return headerName.MatchString(name) && headerValue.MatchString(value) && !reserved.MatchString(name)
+	return headerName.MatchString(name) && len(value) <= maxHeaderValue && headerValue.MatchString(value) && !reserved.MatchString(name)
 }
 
 func (t *target) Limits() kind.Limits {

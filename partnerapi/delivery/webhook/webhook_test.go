@@ -58,6 +58,27 @@ func TestSignaturesAreThoseOfTheScheme(t *testing.T) {
 	}
 }
 
+func TestWhichHeadersAreTaken(t *testing.T) {
+	for header, taken := range map[[2]string]bool{
+		{"X-Shop", "a ~"}:                     true,
+		{"X-Shop", ""}:                        true,
+		{"X-Shop", strings.Repeat("v", 1000)}: true,
+		{"X-Shop", strings.Repeat("v", 1001)}: false,
+		{"X-Shop", "a\nb"}:                    false,
+		{"X-Shop", "a\n"}:                     false,
+		{"X-Shop", "ä"}:                       false,
+		{"X Shop", "v"}:                       false,
+		{"", "v"}:                             false,
+		{strings.Repeat("n", 101), "v"}:       false,
+		{"webhook-id", "v"}:                   false,
+		{"Authorization", "v"}:                false,
+	} {
+		if isHeader(header[0], header[1]) != taken {
+			t.Errorf("%.20q: %.20q: taken %v", header[0], header[1], !taken)
+		}
+	}
+}
+
 func TestBatches(t *testing.T) {
 	target, err := Kind.Open(kind.Options{Settings: []byte(`{"url":"https://shop.example/x","batchSize":2}`), Secrets: map[string][]string{signing: {NewSecret()}}})
 	if err != nil {

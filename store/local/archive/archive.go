@@ -3,7 +3,7 @@
 //
 // # How events are stored
 //
-// The events of a merchant are in blocks: up to about 16 KiB of neighbouring events, compressed together. The blocks are in
+// The events of a merchant are in blocks: up to about 32 KiB of neighbouring events, compressed together. The blocks are in
 // a Badger database of their own, which keeps all values in its tables. Compactions give back the space of deleted blocks.
 //
 // Add stores a run of events, of any merchants. The last blocks of a merchant may not be full. Unless they are much larger

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// blockBytes is the size of content at which a block is full. Larger blocks are a little smaller on the disk, but a
-	// listing that needs one event has to unpack all of them.
-	blockBytes = 16 << 10
+	// blockBytes is the size of content at which a block is full. In a block of twice the size an event takes 5 % less of
+	// the disk; in one of half the size, 15 % more. A listing that needs one event has to unpack the whole block.
+	blockBytes = 32 << 10
 
 	// maxContent bounds the memory that a damaged header can claim. The largest block lacked one byte to be full, and then
 	// got the largest event.

@@ -3,11 +3,11 @@ package edge
 import (
 	"context"
 	"crypto/tls"
-	"net/netip"
 
 	"github.com/valyala/fasthttp"
 
 	"mtagd/edge/tag"
+	"mtagd/store"
 )
 
 // DefaultConnectionsPerAddress is for Config.ConnectionsPerAddress. An office of 1,000 people behind one address, each
@@ -44,5 +44,5 @@ type Config struct {
 	ConnectionsPerAddress int
 
 	// TrustedProxies are the addresses whose connections begin with a PROXY protocol header. Empty: trust no proxy.
-	TrustedProxies []netip.Prefix
+	TrustedProxies store.Networks
 }

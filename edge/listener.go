@@ -4,8 +4,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/pires/go-proxyproto"
@@ -13,6 +11,7 @@ import (
 
 	"mtagd/edge/clientaddr"
 	"mtagd/edge/limit"
+	"mtagd/store"
 )
 
 // proxyHeaderTimeout is how long a proxy may take to send its header.
@@ -30,7 +29,7 @@ const sendBuffer = 128 << 10
 type listener struct {
 	net.Listener // of *net.TCPConn
 	open         *connections
-	trusted      []netip.Prefix
+	trusted      store.Networks
 	tls          *handshakes // nil: without TLS
 	refusals     *limit.Refusals
 	log          *slog.Logger
@@ -79,8 +78,7 @@ func (l *listener) acceptTCP() (*net.TCPConn, error) {
 }
 
 func (l *listener) isProxy(address net.Addr) bool {
-	exact := clientaddr.Exact(address)
-	return slices.ContainsFunc(l.trusted, func(network netip.Prefix) bool { return network.Contains(exact) })
+	return l.trusted.Contain(clientaddr.Exact(address))
 }
 
 func (l *listener) setClient(c *conn, address net.Addr) bool {

@@ -195,7 +195,7 @@ func checkProxyProtocol(on bool, trusted []string) error {
 }
 
 // readNetworks parses networks. A bare IP address is the network with that one address.
-func readNetworks(written []string, networks *[]netip.Prefix) error {
+func readNetworks(written []string, networks *store.Networks) error {
 	for _, s := range written {
 		network, err := netip.ParsePrefix(s)
 		if ip, ipErr := netip.ParseAddr(s); ipErr == nil {

@@ -48,15 +48,13 @@ type finding struct {
 	do      string
 }
 
-// urgency has the severities of the alerts.
-type urgency int
+// urgency is the severity of an alert. The more urgent one sorts first.
+type urgency string
 
 const (
-	page   urgency = iota // events are refused, or soon will be
-	ticket                // somebody must look at it on the next working day
+	page   urgency = "page"   // events are refused, or soon will be
+	ticket urgency = "ticket" // somebody must look at it on the next working day
 )
-
-func (u urgency) String() string { return [...]string{"page", "ticket"}[u] }
 
 // Run prints what is wrong.
 func (c *doctorCommand) Run(p *process) error {
@@ -167,7 +165,7 @@ func (e *examination) checkRunning() bool {
 	}
 	m := parseMetrics(metrics)
 	var skipped []string
-	for _, c := range checks {
+	for _, c := range checks() {
 		if because, is := reasonIn(text, c); is {
 			e.found(c, 0, because)
 		} else if c.is != nil {

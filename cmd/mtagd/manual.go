@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"embed"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -66,30 +67,16 @@ func (*completionCommand) Help() string {
 
 // Run prints a script.
 func (c *completionCommand) Run(p *process) error {
-	_, err := fmt.Fprint(p.stdout, completions[c.Shell])
+	script, err := completions.ReadFile("completion/" + c.Shell)
+	if err != nil {
+		return err
+	}
+	_, err = p.stdout.Write(script)
 	return err
 }
 
-var completions = map[string]string{
-	"bash": `# bash completion of mtagd, made by "mtagd completion bash"
-_mtagd() {
-  COMPREPLY=($(compgen -W "$(mtagd suggest -- "${COMP_WORDS[@]:1:COMP_CWORD-1}" 2>/dev/null | cut -f 1)" -- "${COMP_WORDS[COMP_CWORD]}"))
-}
-complete -o default -F _mtagd mtagd
-`,
-	"zsh": `#compdef mtagd
-# zsh completion of mtagd, made by "mtagd completion zsh"
-_mtagd() {
-  local -a answers
-  answers=("${(@f)$(mtagd suggest -- "${(@)words[2,CURRENT-1]}" 2>/dev/null | tr '\t' :)}")
-  _describe mtagd answers || _files
-}
-if [ "$funcstack[1]" = _mtagd ]; then _mtagd "$@"; else compdef _mtagd mtagd; fi
-`,
-	"fish": `# fish completion of mtagd, made by "mtagd completion fish"
-complete -c mtagd -f -a '(mtagd suggest -- (commandline -opc)[2..-1] 2>/dev/null)'
-`,
-}
+//go:embed completion
+var completions embed.FS
 
 // suggestCommand is "mtagd suggest": it prints the possible next words, each with a tab and its help.
 type suggestCommand struct {

@@ -36,66 +36,66 @@ func TestAlertRules(t *testing.T) {
 	promtool(t, "test", "rules", filepath.Join(dir, "alerts_test.yml"))
 }
 
-// alertRules are the checks as rules of Prometheus.
-func alertRules() string {
-	text := `# Generated from the checks in cmd/mtagd/alerts.go: change them there. The job that scrapes mtagd's admin pages must be named mtagd.
-# severity "page": wake somebody, events are being refused or soon will be. severity "ticket": somebody must look at it on the
-# next working day. The runbook has a page for each alert, with its name.
-
-groups:
-  - name: mtagd
-    rules:
-`
-	for _, c := range checks {
-		summary := c.what
-		for _, u := range units {
-			summary = strings.ReplaceAll(summary, u.unit, u.alert)
-		}
-		text += fmt.Sprintf("      - alert: %s\n        expr: >-\n          %s\n", c.name, strings.ReplaceAll(c.expr, "\n", "\n          "))
-		if c.hold != "" {
-			text += fmt.Sprintf("        for: %s\n", c.hold)
-		}
-		text += fmt.Sprintf("        labels: {severity: %s}\n        annotations:\n          summary: %q\n          description: %q\n          runbook: %s\n",
-			c.urgency, "mtagd{{ with $labels.instance }} at {{ . }}{{ end }}: "+summary, c.do, c.runbook())
-	}
-	return text
-}
-
-// The alerts are the checks. Where they are not, the test writes the file anew.
-func TestAlertsFile(t *testing.T) {
-	if text := alertRules(); text != readDeploy(t, "alerts.yml") {
-		t.Error("deploy/alerts.yml was not that of the checks: it has been rebuilt")
-		if err := os.WriteFile("../../deploy/alerts.yml", []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// Each check has a test, and a page in the runbook. The runbook has no pages of other checks. A check reads no metric that
-// its alert does not.
-func TestChecksHaveTestsAndPages(t *testing.T) {
+// Each alert has what its check needs: a severity, a text that a check can write in words, and a link to its page. It has a
+// test. The runbook has no pages of other alerts.
+func TestAlertsHaveTestsAndPages(t *testing.T) {
 	pages := map[string]bool{}
 	for _, match := range regexp.MustCompile(`(?m)^### (Mtagd\w+)$`).FindAllStringSubmatch(readDeploy(t, "runbook.md"), -1) {
 		pages[match[1]] = true
 	}
-	tests := readDeploy(t, "alerts_test.yml")
-	for _, c := range checks {
+	alerts, tests := readDeploy(t, "alerts.yml"), readDeploy(t, "alerts_test.yml")
+	for _, c := range checks() {
 		if !strings.Contains(tests, "alertname: "+c.name+"\n") || !pages[c.name] {
 			t.Errorf("%s: has no test, or no page: %v", c.name, pages[c.name])
+		}
+		if c.urgency != page && c.urgency != ticket || strings.Contains(c.words(1, ""), "{{") || c.do == "" || !strings.Contains(alerts, "runbook: "+c.runbook()+"\n") {
+			t.Errorf("not a check: %+v", c)
 		}
 		delete(pages, c.name)
 	}
 	if len(pages) > 0 {
-		t.Errorf("the runbook has pages of checks that do not exist: %v", pages)
+		t.Errorf("the runbook has pages of alerts that do not exist: %v", pages)
 	}
-	source, err := os.ReadFile("alerts.go")
+}
+
+// A check reads no metric that its alert does not.
+func TestChecksReadWhatAlertsRead(t *testing.T) {
+	var file struct {
+		Groups []struct {
+			Rules []struct{ Alert, Expr string }
+		}
+	}
+	readYAML(t, "alerts.yml", &file)
+	exprs := map[string]string{}
+	for _, r := range file.Groups[0].Rules {
+		exprs[r.Alert] = r.Expr
+	}
+	for name := range judges {
+		if exprs[name] == "" {
+			t.Errorf("there is no alert %s", name)
+		}
+	}
+	text, err := os.ReadFile("alerts.go")
 	must(t, err)
-	for _, entry := range strings.Split(string(source), "\n\t{\n") {
-		for _, metric := range regexp.MustCompile(`"((?:mtagd|process)_[a-z_]+)"`).FindAllStringSubmatch(entry, -1) {
-			if _, expr, _ := strings.Cut(entry, "expr: "); !strings.Contains(expr, strings.TrimSuffix(metric[1], "_count")) && metric[1] != "process_start_time_seconds" { // instead of for:
-				t.Errorf("no alert has %s", metric[1])
+	source := string(text)
+	for _, match := range regexp.MustCompile(`(?m)^\t(check\w+) += "(Mtagd\w+)"$`).FindAllStringSubmatch(source, -1) {
+		source = strings.ReplaceAll(source, "\n\t"+match[1]+": ", "\n\t\""+match[2]+"\": ")
+	}
+	judged := 0
+	for _, entry := range regexp.MustCompile(`\n\t"`).Split(source, -1) {
+		name, body, _ := strings.Cut(entry, `":`)
+		if judges[name] == nil {
+			continue
+		}
+		judged++
+		for _, metric := range regexp.MustCompile(`"((?:mtagd|process)_[a-z_]+)"`).FindAllStringSubmatch(body, -1) {
+			if !strings.Contains(exprs[name], strings.TrimSuffix(metric[1], "_count")) && metric[1] != "process_start_time_seconds" { // instead of for:
+				t.Errorf("%s does not have %s", name, metric[1])
 			}
 		}
+	}
+	if judged != len(judges) {
+		t.Errorf("%d of %d checks are in alerts.go", judged, len(judges))
 	}
 }
 

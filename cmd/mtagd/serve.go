@@ -65,8 +65,8 @@ type serveCommand struct {
 
 	// check parses these from the flags.
 	roots     *x509.CertPool
-	proxies   []netip.Prefix
-	reachable []netip.Prefix
+	proxies   store.Networks
+	reachable store.Networks
 	level     slog.Level
 	backup    *backupConfig
 	storeSize int64
@@ -174,7 +174,7 @@ func (c *devCommand) Run(p *process) error {
 		serveCommand: serveCommand{
 			HTTP: c.HTTP, TLS: "off", BaseHost: host, ClientTagHost: host, CNAMETarget: devCNAMETarget, Admin: adminOff,
 			Limits: "on", AddressEvents: limit.DefaultAddressEvents, AddressConnections: edge.DefaultConnectionsPerAddress,
-			reachable: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
+			reachable: store.ParseNetworks("127.0.0.0/8", "::1/128"),
 		},
 		Data:    p.data,
 		Aliases: []string{"localhost", "127.0.0.1", "::1"}, // names that a developer may type into a browser

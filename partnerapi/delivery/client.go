@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -29,13 +28,13 @@ const (
 )
 
 // guard decides which addresses a request may reach.
-type guard struct{ allow []netip.Prefix }
+type guard struct{ allow store.Networks }
 
 var errAddress = errors.New("the address is not public, and the operator has not allowed it")
 
 func (g guard) allows(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
-	return store.IsPublicAddress(addr) || slices.ContainsFunc(g.allow, func(p netip.Prefix) bool { return p.Contains(addr) })
+	return store.IsPublicAddress(addr) || g.allow.Contain(addr)
 }
 
 // control is called with the address that a connection is about to be made to, after DNS, each time.
@@ -53,7 +52,7 @@ type client struct {
 	http *http.Client
 }
 
-func newClient(allow []netip.Prefix, roots *tls.Config) *client {
+func newClient(allow store.Networks, roots *tls.Config) *client {
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second, Control: guard{allow}.control}
 	return &client{
 		dial: dialer.DialContext,

@@ -54,7 +54,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -80,7 +79,7 @@ type Config struct {
 	Engine  store.Engine
 	Shared  store.Shared // nil: there is one node
 	Keys    *Keyring
-	Allow   []netip.Prefix // networks that requests may reach besides public addresses
+	Allow   store.Networks // networks that requests may reach besides public addresses
 	Log     *slog.Logger
 	Now     func() time.Time
 	Metrics prometheus.Registerer // nil: they are not exported

@@ -11,15 +11,13 @@ import (
 // cloudflare are Cloudflare's addresses, from https://www.cloudflare.com/ips/. Merchants often leave the proxy of their
 // DNS provider on for the record; then the record shows the proxy's addresses. The list has hardly changed in years. If
 // it is outdated, findings are only less specific: wrong_address instead of proxied.
-var cloudflare = prefixes(
+var cloudflare = store.ParseNetworks(
 	"173.245.48.0/20", "103.21.244.0/22", "103.22.200.0/22", "103.31.4.0/22", "141.101.64.0/18",
 	"108.162.192.0/18", "190.93.240.0/20", "188.114.96.0/20", "197.234.240.0/22", "198.41.128.0/17",
 	"162.158.0.0/15", "104.16.0.0/13", "104.24.0.0/14", "172.64.0.0/13", "131.0.72.0/22",
 	"2400:cb00::/32", "2606:4700::/32", "2803:f800::/32", "2405:b500::/32", "2405:8100::/32",
 	"2a06:98c0::/29", "2c0f:f248::/32",
 )
-
-func isCloudflare(a netip.Addr) bool { return contains(cloudflare, a) }
 
 // cdnZones are zones that contain the names that content delivery networks give to their customers' sites.
 var cdnZones = []string{
@@ -39,18 +37,6 @@ func every(addresses map[netip.Addr]bool, is func(netip.Addr) bool) bool {
 		}
 	}
 	return true
-}
-
-func prefixes(texts ...string) []netip.Prefix {
-	var all []netip.Prefix
-	for _, text := range texts {
-		all = append(all, netip.MustParsePrefix(text))
-	}
-	return all
-}
-
-func contains(all []netip.Prefix, addr netip.Addr) bool {
-	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 // A resolver of the operator may know more than the public internet: names and addresses of the operator's own network.

@@ -158,7 +158,7 @@ func (c *chain) judgeAddresses(path []string, addresses map[netip.Addr]bool) obs
 			fact: fmt.Sprintf("%s has addresses, but those of %s are not known at the moment, so they cannot be compared", bare(c.host), bare(c.target)),
 			fix:  fmt.Sprintf("point it to %s by a CNAME record, or try again in a few minutes", bare(c.target))}
 	}
-	if every(addresses, isCloudflare) {
+	if every(addresses, cloudflare.Contain) {
 		return c.wrong("proxied", fmt.Sprintf("%s has addresses of Cloudflare's proxy (%s)", bare(c.host), listAddresses(addresses)),
 			fmt.Sprintf("switch the proxy off for this record (DNS only) and make it a CNAME record that points to %s", bare(c.target)))
 	}

@@ -48,7 +48,7 @@ func (c keyIssue) apply(ctx context.Context, control store.Control) (any, error)
 		KeyID     store.KeyID  `json:"keyId"`
 		APIKey    store.APIKey `json:"apiKey"`
 		ExpiresAt *timestamp   `json:"expiresAt"`
-	}{k.ID, text, optional(k.ExpiresAt)}, err
+	}{k.ID, text, (*timestamp)(k.ExpiresAt)}, err
 }
 
 type keyList struct {
@@ -81,11 +81,11 @@ type keyView struct {
 	CreatedAt  timestamp   `json:"createdAt"`
 	ExpiresAt  *timestamp  `json:"expiresAt"`
 	RevokedAt  *timestamp  `json:"revokedAt"`
-	LastUsedAt *timestamp  `json:"lastUsedAt"`
+	LastUsedAt timestamp   `json:"lastUsedAt"`
 }
 
 func viewKey(k store.Key) keyView {
-	return keyView{k.ID, k.Name, k.Scope.String(), k.Personal, timestamp(k.CreatedAt), optional(k.ExpiresAt), optional(k.RevokedAt), unlessZero(k.LastUsedAt)}
+	return keyView{k.ID, k.Name, k.Scope.String(), k.Personal, timestamp(k.CreatedAt), (*timestamp)(k.ExpiresAt), (*timestamp)(k.RevokedAt), timestamp(k.LastUsedAt)}
 }
 
 // lifetime is how long a key is valid. Zero means that it never expires. On the command line, only leaving out the flag

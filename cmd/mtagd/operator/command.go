@@ -55,22 +55,14 @@ type Command interface {
 // pathOf is the path of a command on the operator socket.
 func pathOf(command reflect.Type) string { return "/" + command.Name() }
 
-// timestamp is a time in the form that the whole service prints.
+// timestamp is a time in the form that the whole service prints. The zero time is printed as null.
 type timestamp time.Time
 
-func (t timestamp) MarshalText() ([]byte, error) {
-	return []byte(store.FormatTime(time.Time(t))), nil
-}
-
-// optional converts a time that may be nil; nil is printed as null.
-func optional(t *time.Time) *timestamp { return (*timestamp)(t) }
-
-// unlessZero is optional for a time whose zero value means that there is none.
-func unlessZero(t time.Time) *timestamp {
-	if t.IsZero() {
-		return nil
+func (t timestamp) MarshalJSON() ([]byte, error) {
+	if time.Time(t).IsZero() {
+		return []byte("null"), nil
 	}
-	return optional(&t)
+	return append(store.AppendTime([]byte{'"'}, time.Time(t)), '"'), nil
 }
 
 // limitHelp is shown after the one line of help of the commands that set limits.

@@ -148,14 +148,14 @@ type domainView struct {
 	Merchant       store.MerchantID `json:"merchantId,omitempty"`
 	Tag            store.TagID      `json:"tagId,omitempty"`
 	Host           string           `json:"host"`
-	ClaimedAt      *timestamp       `json:"claimedAt"`
-	ElsewhereSince *timestamp       `json:"elsewhereSince"`
-	FreeFrom       *timestamp       `json:"freeFrom"`
+	ClaimedAt      timestamp        `json:"claimedAt"`
+	ElsewhereSince timestamp        `json:"elsewhereSince"`
+	FreeFrom       timestamp        `json:"freeFrom"`
 }
 
 func viewClaim(c store.Claim) domainView {
 	return domainView{
 		Domain: c.Domain, State: c.State, Partner: c.Partner, Merchant: c.Merchant, Tag: c.Tag, Host: c.Host,
-		ClaimedAt: unlessZero(c.ClaimedAt), ElsewhereSince: unlessZero(c.ElsewhereSince), FreeFrom: unlessZero(c.FreeFrom),
+		ClaimedAt: timestamp(c.ClaimedAt), ElsewhereSince: timestamp(c.ElsewhereSince), FreeFrom: timestamp(c.FreeFrom),
 	}
 }

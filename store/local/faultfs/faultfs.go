@@ -98,13 +98,9 @@ func (d *Disk) mount() {
 
 // pipes are the standard output and input of the other process.
 type pipes struct {
-	io.ReadCloser
+	io.Reader
 	io.WriteCloser
 }
-
-func (p pipes) Read(b []byte) (int, error)  { return p.ReadCloser.Read(b) }
-func (p pipes) Write(b []byte) (int, error) { return p.WriteCloser.Write(b) }
-func (p pipes) Close() error                { return p.WriteCloser.Close() }
 
 func (d *Disk) do(c Command) (failed int) {
 	d.t.Helper()

@@ -16,7 +16,6 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
-	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
 	"mtagd/store/local/journal"
@@ -243,11 +242,7 @@ func (v *verifier) verifyTags(m codec.MerchantKey, series []string) {
 		return
 	}
 	for _, id := range tags {
-		var tag store.Tag
-		err := boltfile.CatchDamage("control.db", func() (err error) {
-			tag, err = v.control.Tag(v.ctx, store.TagID(id))
-			return err
-		})
+		tag, err := v.control.Tag(v.ctx, store.TagID(id))
 		if store.KindOf(err) == store.KindNotFound || err == nil && tag.Merchant != m.ID() { // other errors were found before
 			v.Found(store.Finding{Part: store.PartTags, Where: "tag " + id, Merchants: []store.MerchantID{m.ID()},
 				Problem: "has events of a merchant, but does not exist or is not the merchant's"})

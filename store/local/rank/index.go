@@ -135,7 +135,7 @@ func Open(path string, log *slog.Logger) (*Index, error) {
 
 // countEvents counts the stored events. It leaves out merchants with a damaged root record, and passes the error to damaged.
 func (x *Index) countEvents(damaged func(error)) (n uint64, err error) {
-	err = view(x.db, func(tx *bolt.Tx) error {
+	err = x.db.View(func(tx *bolt.Tx) error {
 		return tx.Bucket(bucketRoots).ForEach(func(k, _ []byte) error {
 			t, err := loadTree(tx, codec.MerchantKey(k))
 			if err != nil {
@@ -308,7 +308,7 @@ func (x *Index) addRecents(events []codec.Event) error {
 	if added == nil {
 		return nil
 	}
-	if err := view(x.db, func(tx *bolt.Tx) error {
+	if err := x.db.View(func(tx *bolt.Tx) error {
 		for m := range added {
 			t, err := x.load(tx, m)
 			if err != nil {
@@ -390,11 +390,6 @@ func (x *Index) CountFrom(ctx context.Context, m codec.MerchantKey, from int64) 
 		return err
 	})
 	return events, upTo, err
-}
-
-// view runs a read-only transaction. It turns a panic over a damaged file into an error.
-func view(db *boltfile.DB, do func(tx *bolt.Tx) error) error {
-	return boltfile.CatchDamage("index.db", func() error { return db.View(do) })
 }
 
 // view calls read with a reader of the merchant's trees, as of one moment. What the reader returns is valid until read

@@ -469,7 +469,7 @@ func TestDrillAMergeLeavesManyReplacedNodesToTheSweeper(t *testing.T) {
 	}
 	merge(2*leaves, func(i int) int64 { return int64(i) * leafEntries / 2 })
 	var freed []freedSubtree
-	if err := view(x.db, func(tx *bolt.Tx) (err error) {
+	if err := x.db.View(func(tx *bolt.Tx) (err error) {
 		freed, err = loadFreed(tx)
 		return err
 	}); err != nil || len(freed) < 100 {

@@ -250,7 +250,7 @@ func TestRunsKnowTheirBoundsAfterARemoval(t *testing.T) {
 	j.push(t, x, m, 100)
 	bounds := func() (from, to Key) {
 		t.Helper()
-		testenv.Check(t, view(x.db, func(tx *bolt.Tx) error {
+		testenv.Check(t, x.db.View(func(tx *bolt.Tx) error {
 			stored, err := loadTree(tx, m)
 			if err == nil && len(stored.runs) != 1 {
 				t.Fatalf("there are %d runs", len(stored.runs))

@@ -74,7 +74,7 @@ func (s *sweeper) report(ctx context.Context, err error) {
 // sweep deletes all freed subtrees.
 func (s *sweeper) sweep(ctx context.Context) error {
 	var freed []freedSubtree
-	if err := view(s.db, func(tx *bolt.Tx) (err error) {
+	if err := s.db.View(func(tx *bolt.Tx) (err error) {
 		freed, err = loadFreed(tx)
 		return err
 	}); err != nil || len(freed) == 0 {

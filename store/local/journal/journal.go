@@ -100,10 +100,7 @@ import (
 )
 
 // Format is the version of the directory's layout.
-const (
-	Format = "6"
-	format = Format
-)
+const Format = "6"
 
 // Options are a journal's inputs besides its directory. Log and Now are required.
 type Options struct {

@@ -93,8 +93,8 @@ func copyKeys(ctx context.Context, dir, to string, logger *slog.Logger, damage e
 // that a start needs: what is damaged is rebuilt (openKeys).
 func (k *keyStore) checkFormat() error {
 	found, has, err := k.db.Get([]byte{prefixFormat})
-	if k.isNew = !has && k.db.MaxVersion() == 0; err == nil && !k.isNew && string(found) != format {
-		err = codec.UnknownFormat{Found: string(found), Known: format}
+	if k.isNew = !has && k.db.MaxVersion() == 0; err == nil && !k.isNew && string(found) != Format {
+		err = codec.UnknownFormat{Found: string(found), Known: Format}
 	}
 	if err == nil {
 		_, err = k.number(prefixForgotten)
@@ -272,7 +272,7 @@ func (k *keyStore) flush(version uint64) error {
 			return err
 		}
 		if k.isNew {
-			if err := put([]byte{prefixFormat}, []byte(format), false); err != nil {
+			if err := put([]byte{prefixFormat}, []byte(Format), false); err != nil {
 				return err
 			}
 		}
@@ -393,7 +393,7 @@ func isStored(key, value []byte) (isLinkOrFormer, isEventID, ok bool) {
 	switch {
 	case len(key) == 0:
 	case key[0] == prefixFormat && len(key) == 1:
-		return false, false, string(value) == format
+		return false, false, string(value) == Format
 	case key[0] == prefixForgotten && len(key) == 1:
 		return false, false, len(value) == 8
 	case key[0] == prefixFlushed && len(key) == 1:

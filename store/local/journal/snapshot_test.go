@@ -250,7 +250,7 @@ func TestEntriesOfAnotherFormatAreRefused(t *testing.T) {
 	old := codec.Entry{Key: []byte{prefixFormat}, Value: []byte("7"), Version: 1}
 	_, checked := CheckEntry(old)
 	for _, err := range []error{checked, w.Put(old)} {
-		if !errors.Is(err, codec.UnknownFormat{Found: "7", Known: format}) {
+		if !errors.Is(err, codec.UnknownFormat{Found: "7", Known: Format}) {
 			t.Errorf("an entry of format 7: %v", err)
 		}
 	}

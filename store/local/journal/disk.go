@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"math"
@@ -45,27 +46,18 @@ type diskWatch struct {
 	measuring     sync.Mutex
 	measureFailed bool // logged once
 
-	stop chan struct{}
+	stop context.CancelFunc
 	done sync.WaitGroup
 }
 
 func watchDisk(dir string, log *slog.Logger) *diskWatch {
-	w := &diskWatch{
-		log:       log,
-		freeSpace: func() (int64, error) { return freeSpace(dir) },
-		stop:      make(chan struct{}),
-	}
+	w := &diskWatch{log: log, freeSpace: func() (int64, error) { return freeSpace(dir) }}
 	w.measure()
+	ctx, stop := context.WithCancel(context.Background())
+	w.stop = stop
 	w.done.Go(func() {
-		ticker := time.NewTicker(diskInterval)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-w.stop:
-				return
-			case <-ticker.C:
-				w.measure()
-			}
+		for store.Sleep(ctx, diskInterval) == nil {
+			w.measure()
 		}
 	})
 	return w
@@ -137,7 +129,7 @@ func (w *diskWatch) freeForEvents() uint64 {
 }
 
 func (w *diskWatch) close() {
-	close(w.stop)
+	w.stop()
 	w.done.Wait()
 }
 

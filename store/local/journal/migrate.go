@@ -72,11 +72,9 @@ func (j *Journal) Pause(ctx context.Context, refuse error) error {
 		if requests, bytes := q.Length(); requests == 0 && bytes == 0 {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if err := store.Sleep(ctx, time.Millisecond); err != nil {
 			q.Pause(nil)
-			return ctx.Err()
-		case <-time.After(time.Millisecond):
+			return err
 		}
 	}
 }

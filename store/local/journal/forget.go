@@ -47,14 +47,14 @@ func (j *Journal) flushKeys(atMoment func()) error {
 		release()
 		return err
 	}
-	flushes := j.keys.begin(end)
+	flushes := j.keys.begin()
 	if flushes {
 		j.skipVersion()
 	}
 	version := j.Version()
 	atMoment()
 	release()
-	if err := j.keys.flush(version); err != nil {
+	if err := j.keys.flush(version, end); err != nil {
 		return err
 	}
 	j.flushed.Store(uint64(end.at))

@@ -31,7 +31,6 @@ type keyStore struct {
 
 	mu     sync.RWMutex
 	memory unflushed
-	upTo   mark // the end of the log when the last flush began
 }
 
 // openKeys opens or creates the database in dir, in which keys are lost. It rebuilds a damaged one from what can be read,
@@ -241,23 +240,19 @@ func (k *keyStore) eachUnflushed(use func(key, value []byte)) {
 }
 
 // begin takes what the next flush writes, and reports whether there is anything. No commit of the journal may be under way,
-// and no other flush. end is that of the log.
-func (k *keyStore) begin(end mark) bool {
+// and no other flush.
+func (k *keyStore) begin() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.memory.flushing = k.memory.onDisk
-	if k.memory.flushing == 0 {
-		return false
-	}
-	k.upTo = end
-	return true
+	return k.memory.flushing > 0
 }
 
-// flush writes what begin has taken to the database, with this version. When it returns nil, that is on disk. After
-// an error a later flush writes it. A merge may make a part of it readable before: all is in memory, too.
-func (k *keyStore) flush(version uint64) error {
+// flush writes what begin has taken to the database, with this version; end was that of the log then. When it returns nil,
+// that is on disk. After an error a later flush writes it. A merge may make a part of it readable before: all is in memory, too.
+func (k *keyStore) flush(version uint64, end mark) error {
 	k.mu.RLock()
-	memory, upTo := k.memory, k.upTo // what is flushed does not change
+	memory := k.memory // what is flushed does not change
 	k.mu.RUnlock()
 	expiresAt := uint64(time.Now().Add(dedupeTTL).Unix())
 	put := func(key, value []byte, deleted bool) error {
@@ -281,7 +276,7 @@ func (k *keyStore) flush(version uint64) error {
 				return err
 			}
 		}
-		if err := put([]byte{prefixFlushed}, upTo.encode(), false); err != nil {
+		if err := put([]byte{prefixFlushed}, end.encode(), false); err != nil {
 			return err
 		}
 		k.isNew = false

@@ -46,7 +46,7 @@ func (r *removals) commit(t *testing.T, m codec.MerchantKey, n int) {
 // remove removes what a random removal removes, from the index and the model.
 func (r *removals) remove(t *testing.T, m codec.MerchantKey) (what string) {
 	t.Helper()
-	var got, want Removed
+	var got, want uint64
 	var err error
 	events := r.model[m]
 	switch r.rng.IntN(7) {

@@ -93,8 +93,8 @@ func (w *diskWatch) ready() error {
 		w.free.Load()>>20, minFreeAgain>>20)
 }
 
-// measure reads the free space, decides whether events are accepted, and logs when that changes. It returns the free bytes.
-func (w *diskWatch) measure() int64 {
+// measure reads the free space, decides whether events are accepted, and logs when that changes.
+func (w *diskWatch) measure() {
 	w.measuring.Lock()
 	defer w.measuring.Unlock()
 	finished := w.finished.Load() // before the free space: what is finished in between is counted twice, not left out
@@ -105,7 +105,7 @@ func (w *diskWatch) measure() int64 {
 		}
 		w.measureFailed = true
 		w.limit.Store(math.MaxInt64)
-		return math.MaxInt64
+		return
 	}
 	w.free.Store(free)
 	w.limit.Store(finished + free - MinFree)
@@ -117,7 +117,6 @@ func (w *diskWatch) measure() int64 {
 		}
 		w.log.Warn(message, "accepting_events", !full, "free_bytes", free, "needed_bytes", minFreeAgain)
 	}
-	return free
 }
 
 // freeForEvents returns how many bytes events may still take.

@@ -59,9 +59,6 @@ func (c *coder) close() { c.decoder.Close() }
 // add appends an event to a block. The event's position is greater than those before it.
 func (b *block) add(at codec.Position, body []byte) {
 	if b.events == 0 {
-		if b.first == (codec.Position{}) {
-			b.first = at
-		}
 		b.last = codec.Position{Seq: b.first.Seq}
 	}
 	index := at.Index

@@ -48,12 +48,7 @@ func (s Snapshot) Close() {
 }
 
 // Size returns about how many bytes all entries have.
-func (s Snapshot) Size() int64 {
-	if s.a == nil {
-		return 0
-	}
-	return s.a.all.bytes.Load()
-}
+func (s Snapshot) Size() int64 { return s.a.all.bytes.Load() }
 
 // Blocks calls use with the blocks that were written after the commit since. An entry is valid until use returns. Deletions
 // are left out: a block that replaces others says so (Writer). A block that is damaged is passed to damaged. A damaged table

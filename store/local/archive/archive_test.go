@@ -318,7 +318,7 @@ func (m model) checkCopy(t *testing.T, a *Archive) {
 	dir := t.TempDir()
 	w, err := Create(dir, quiet)
 	testenv.Check(t, err)
-	testenv.Check(t, s.Blocks(ctx, 0, 0, w.Put, func(err error) { t.Error(err) }))
+	testenv.Check(t, s.Blocks(ctx, 0, 0, func(e codec.Entry, _ int) error { return w.Put(e) }, func(err error) { t.Error(err) }))
 	testenv.Check(t, w.Close(s.Boundary))
 	copied := openArchive(t, dir)
 	defer closeArchive(t, copied)
@@ -362,8 +362,11 @@ func TestDrillAChainOfCopiesIsTheNewestState(t *testing.T) {
 		}
 		s, err := a.Snapshot()
 		testenv.Check(t, err)
-		if err := s.Blocks(ctx, since, boundary, func(e codec.Entry) error {
+		if err := s.Blocks(ctx, since, boundary, func(e codec.Entry, events int) error {
 			n, err := CheckBlock(e)
+			if n != events {
+				t.Errorf("a block has %d events, but %d are passed", n, events)
+			}
 			put += n
 			return errors.Join(err, w.Put(e))
 		}, func(err error) { t.Error(err) }); err != nil {
@@ -496,7 +499,7 @@ func TestAChainOfCopiesForgetsTheEndOfABlock(t *testing.T) {
 		s, err := a.Snapshot()
 		testenv.Check(t, err)
 		defer s.Close()
-		testenv.Check(t, s.Blocks(ctx, since, 0, w.Put, func(err error) { t.Error(err) }))
+		testenv.Check(t, s.Blocks(ctx, since, 0, func(e codec.Entry, _ int) error { return w.Put(e) }, func(err error) { t.Error(err) }))
 		since = s.Version
 	}
 	add(10, 15_000)

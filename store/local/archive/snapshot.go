@@ -50,11 +50,11 @@ func (s Snapshot) Close() {
 // Size returns about how many bytes all entries have.
 func (s Snapshot) Size() int64 { return s.a.all.bytes.Load() }
 
-// Blocks calls use with the blocks that were written after the commit since. An entry is valid until use returns. Deletions
-// are left out: a block that replaces others says so (Writer). A block that is damaged is passed to damaged. A damaged table
-// makes Blocks fail, because it is not known which blocks the table had. Missing blocks make it fail, too. It finds them by
-// the merchants' counts of events if since is 0, else by gaps in the events after the chunk newer.
-func (s Snapshot) Blocks(ctx context.Context, since, newer uint64, use func(codec.Entry) error, damaged func(error)) error {
+// Blocks calls use with the blocks that were written after the commit since, and how many events each has. An entry is valid
+// until use returns. Deletions are left out: a block that replaces others says so (Writer). A block that is damaged is passed
+// to damaged. A damaged table makes Blocks fail, because it is not known which blocks the table had. Missing blocks make it
+// fail, too. It finds them by the merchants' counts of events if since is 0, else by gaps in the events after the chunk newer.
+func (s Snapshot) Blocks(ctx context.Context, since, newer uint64, use func(e codec.Entry, events int) error, damaged func(error)) error {
 	return s.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixBlock}, Since: since})
 		events, sound := uint64(0), true
@@ -70,7 +70,7 @@ func (s Snapshot) Blocks(ctx context.Context, since, newer uint64, use func(code
 				continue
 			}
 			events += uint64(n)
-			if err := use(e); err != nil {
+			if err := use(e, n); err != nil {
 				return err
 			}
 		}

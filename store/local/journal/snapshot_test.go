@@ -28,7 +28,10 @@ func opened(t *testing.T, dir string) *testJournal {
 func entriesOf(t *testing.T, s Snapshot, since uint64) map[string]codec.Entry {
 	t.Helper()
 	found := map[string]codec.Entry{}
-	if err := s.Entries(t.Context(), since, func(e codec.Entry) error {
+	if err := s.Entries(t.Context(), since, func(e codec.Entry, events int) error {
+		if n, err := CheckEntry(e); err != nil || n != events {
+			t.Errorf("entry %x has %d events, but %d are passed: %v", e.Key, n, events, err)
+		}
 		key := string(e.Key)
 		if _, twice := found[key]; twice {
 			t.Errorf("%q comes twice", key)

@@ -301,21 +301,16 @@ func (a *Archive) Each(use func(m codec.MerchantKey, u Usage) error) error {
 
 // eachUsage calls use with the counts that were written after the commit since.
 func eachUsage(txn *badgerdb.Txn, since uint64, use func(m codec.MerchantKey, u Usage) error) error {
-	it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixMerchant}, Since: since})
-	for it.Rewind(); it.Valid(); it.Next() {
-		k := it.Entry().Key
-		if len(k) != merchantKeyBytes {
+	return txn.Each(context.Background(), badgerdb.IteratorOptions{Prefix: []byte{prefixMerchant}, Since: since}, func(e *codec.Entry) error {
+		if len(e.Key) != merchantKeyBytes {
 			return fmt.Errorf("%w: key of a merchant", codec.ErrCorrupt)
 		}
-		u, err := parseUsage(k, it.Entry().Value)
-		if err == nil {
-			err = use(codec.MerchantKey(k[1:]), u)
-		}
+		u, err := parseUsage(e.Key, e.Value)
 		if err != nil {
 			return err
 		}
-	}
-	return nil
+		return use(codec.MerchantKey(e.Key[1:]), u)
+	})
 }
 
 // Merchants returns all merchants that have archived events, sorted.

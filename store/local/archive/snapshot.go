@@ -56,23 +56,18 @@ func (s Snapshot) Size() int64 { return s.a.all.bytes.Load() }
 // fail, too. It finds them by the merchants' counts of events if since is 0, else by gaps in the events after the chunk newer.
 func (s Snapshot) Blocks(ctx context.Context, since, newer uint64, use func(e codec.Entry, events int) error, damaged func(error)) error {
 	return s.db.View(func(txn *badgerdb.Txn) error {
-		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixBlock}, Since: since})
 		events, sound := uint64(0), true
-		for it.Rewind(); it.Valid(); it.Next() {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			e := *it.Entry()
-			n, err := CheckBlock(e)
+		if err := txn.Each(ctx, badgerdb.IteratorOptions{Prefix: []byte{prefixBlock}, Since: since}, func(e *codec.Entry) error {
+			n, err := CheckBlock(*e)
 			if err != nil {
 				sound = false
 				damaged(err)
-				continue
+				return nil
 			}
 			events += uint64(n)
-			if err := use(e, n); err != nil {
-				return err
-			}
+			return use(*e, n)
+		}); err != nil {
+			return err
 		}
 		if since > 0 {
 			return s.a.checkNewBlocks(txn, since, newer)

@@ -81,17 +81,12 @@ func (a *Archive) compare(m codec.MerchantKey) (blocks uint64, err error) {
 		if counted, err = loadUsage(txn, m); err != nil {
 			return err
 		}
-		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
-		for it.Rewind(); it.Valid(); it.Next() {
+		return txn.Each(context.Background(), badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)}, func(e *codec.Entry) error {
 			blocks++
-			stored := it.Entry().Value
-			b, _, err := readHeader(stored)
-			if err != nil {
-				return err
-			}
-			sum.add(Usage{Events: uint64(b.events), Stored: uint64(len(stored))})
-		}
-		return nil
+			b, _, err := readHeader(e.Value)
+			sum.add(Usage{Events: uint64(b.events), Stored: uint64(len(e.Value))})
+			return err
+		})
 	}); err != nil {
 		return blocks, err
 	}

@@ -294,16 +294,9 @@ func (k *keyStore) flush(version uint64, end mark) error {
 // written after the version since, in the order of the keys. use gets values of its own.
 func (k *keyStore) each(ctx context.Context, prefix []byte, since uint64, use func(key, value []byte) error) error {
 	return notNow(k.db.View(func(txn *badgerdb.Txn) error {
-		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: prefix, Since: since})
-		for it.Rewind(); it.Valid(); it.Next() {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if err := use(bytes.Clone(it.Entry().Key), bytes.Clone(it.Entry().Value)); err != nil {
-				return err
-			}
-		}
-		return nil
+		return txn.Each(ctx, badgerdb.IteratorOptions{Prefix: prefix, Since: since}, func(e *codec.Entry) error {
+			return use(bytes.Clone(e.Key), bytes.Clone(e.Value))
+		})
 	}))
 }
 

@@ -63,20 +63,12 @@ func (s Snapshot) Entries(ctx context.Context, since uint64, use func(e codec.En
 		return err
 	}
 	return s.keys.View(func(txn *badgerdb.Txn) error {
-		it := txn.NewIterator(badgerdb.IteratorOptions{Deletions: true, Since: since})
-		for it.Rewind(); it.Valid(); it.Next() {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			e := *it.Entry()
+		return txn.Each(ctx, badgerdb.IteratorOptions{Deletions: true, Since: since}, func(e *codec.Entry) error {
 			if e.ExpiresAt != 0 && e.Deleted {
-				continue // it has expired
+				return nil // it has expired
 			}
-			if err := use(e, 0); err != nil {
-				return err
-			}
-		}
-		return nil
+			return use(*e, 0)
+		})
 	})
 }
 

@@ -135,7 +135,7 @@ func (w *diskWatch) close() {
 // messageFull is for customers.
 const messageFull = "the disk is nearly full"
 
-// minFiles is how many files it must be possible to create: a file that a compaction cannot create is lost (allocate.go).
+// minFiles is how many files it must be possible to create: the log, flushes and compactions begin new ones.
 const minFiles = 256
 
 // freeSpace returns the bytes that are free; 0 when no more files can be created.

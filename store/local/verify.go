@@ -296,8 +296,8 @@ func (v *verifier) verifyJournal() error {
 }
 
 // verifyArchive reads the events up to the boundary as of verifyJournal. Those that have moved since were read there.
-func (v *verifier) verifyArchive() (err error) {
-	_, err = v.archive.Verify(v.ctx, archive.Check{
+func (v *verifier) verifyArchive() error {
+	return v.archive.Verify(v.ctx, archive.Check{
 		Wrong:   func(err error) { v.wrongInEvents("archive", err) },
 		Damaged: func(d archive.Damage) { v.blocks = append(v.blocks, d) },
 		Events: func(m codec.MerchantKey, events []archive.Event) {
@@ -317,7 +317,6 @@ func (v *verifier) verifyArchive() (err error) {
 		},
 		Read: func(done, total uint64) { v.Read(store.PartEvents, done, total) },
 	})
-	return err
 }
 
 func (v *verifier) wrongInEvents(where string, err error) {

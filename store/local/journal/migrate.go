@@ -38,8 +38,8 @@ func (j *Journal) Keys(ctx context.Context, since uint64, use func(*migrate.Key)
 	})
 }
 
-// PutKey writes a link or a remembered event_id. Of several links of one identifier, or event_ids with one key, the one with
-// the greatest version counts.
+// PutKey writes a link or a remembered event_id. Of several links of one identifier, or event_ids
+// with one key, the one with the greatest version counts.
 func (w *Writer) PutKey(k *migrate.Key, version uint64) error {
 	if !k.IsLink() {
 		return w.Put(codec.Entry{Key: slices.Concat([]byte{prefixDedupe}, k.Merchant[:], k.Key), Value: binary.BigEndian.AppendUint64(nil, uint64(k.Seen)),

@@ -6,7 +6,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// sweeper is the goroutine that deletes in the background what merges and removals have taken out of the stored trees.
+// sweeper is the goroutine that deletes what merges and removals have taken out of the stored trees.
 type sweeper struct {
 	wake   chan struct{} // gets a value after each merge
 	cancel context.CancelFunc

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"mtagd/store"
 	"mtagd/store/local/archive"
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
@@ -69,21 +70,14 @@ func (a *archiver) start() {
 		interval = time.Millisecond
 	}
 	a.done.Go(func() {
-		ticker := time.NewTicker(interval)
-		defer ticker.Stop()
 		logged := "" // an error is logged once
-		for {
-			select {
-			case <-a.opened.Done():
-				return
-			case <-ticker.C:
-				err := a.moveAll(false)
-				if err == nil {
-					logged = ""
-				} else if err.Error() != logged && a.opened.Err() == nil {
-					logged = err.Error()
-					a.log.Error("events cannot be archived now, and stay in the journal", "error", err)
-				}
+		for store.Sleep(a.opened, interval) == nil {
+			err := a.moveAll(false)
+			if err == nil {
+				logged = ""
+			} else if err.Error() != logged && a.opened.Err() == nil {
+				logged = err.Error()
+				a.log.Error("events cannot be archived now, and stay in the journal", "error", err)
 			}
 		}
 	})

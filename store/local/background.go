@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"mtagd/store"
 )
 
 // background shares the processors between requests and the work behind them. While requests come in, each kind of work
@@ -108,10 +110,7 @@ func (p *pacer) pause() {
 		runtime.Gosched()
 		return
 	}
-	select {
-	case <-time.After(pause):
-	case <-p.ctx.Done():
-	}
+	_ = store.Sleep(p.ctx, pause) // the caller looks at its context
 	p.resume()
 	p.paused.Add(p.from.Sub(now).Seconds())
 }

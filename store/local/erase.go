@@ -24,9 +24,9 @@ func (r *remover) removeEvents(ctx context.Context, m codec.MerchantKey, keys []
 	if len(keys) == 0 {
 		return nil
 	}
-	var indexed rank.Removed
+	indexed := uint64(0)
 	done := r.change(m)
-	defer func() { done(indexed.Events) }()
+	defer func() { done(indexed) }()
 	if err := r.index.withIndex(func(x *usedIndex) (err error) {
 		indexed, err = x.Remove(ctx, m, keys)
 		return err

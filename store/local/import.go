@@ -72,17 +72,8 @@ func (d *directory) Add(_ context.Context, p migrate.Portion) error {
 		return err
 	}
 	d.version++
-	for _, k := range p.Keys {
-		var err error
-		switch {
-		case !k.IsLink():
-			err = d.keys.PutEventID(k.Merchant, k.Key, k.Seen, d.version)
-		case k.Former:
-			err = d.keys.PutFormer(k.Merchant, k.Link(), d.version)
-		default:
-			err = d.keys.PutLink(k.Merchant, k.Link(), d.version)
-		}
-		if err != nil {
+	for i := range p.Keys {
+		if err := d.keys.PutKey(&p.Keys[i], d.version); err != nil {
 			return err
 		}
 	}

@@ -111,14 +111,7 @@ func (s source) Events(ctx context.Context, after, upTo uint64, use func(*migrat
 
 // Keys implements migrate.Data.
 func (s source) Keys(ctx context.Context, since uint64, use func(*migrate.Key) error) (moment uint64, err error) {
-	return s.journal.Keys(ctx, since, journal.KeyReader{
-		Link: func(m codec.MerchantKey, l store.Link, former bool) error {
-			return use(&migrate.Key{Merchant: m, Key: l.Identifier[:], MUID: []byte(l.MUID), Source: l.Source, Former: former})
-		},
-		EventID: func(m codec.MerchantKey, key []byte, seen int64) error {
-			return use(&migrate.Key{Merchant: m, Key: key, Seen: seen})
-		},
-	})
+	return s.journal.Keys(ctx, since, use)
 }
 
 // Control implements migrate.Data. The certificates are among it.

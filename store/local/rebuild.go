@@ -215,9 +215,7 @@ func (l *liveIndex) rebuildIndex() {
 			return
 		}
 		l.log.Error("index.db cannot be rebuilt now; this is tried again", "error", err)
-		select {
-		case <-time.After(rebuildRetry):
-		case <-l.opened.Done():
+		if store.Sleep(l.opened, rebuildRetry) != nil {
 			return
 		}
 	}

@@ -37,12 +37,7 @@ const (
 // replaceDamaged looks for damage that reads have met, until the engine closes.
 func (h *healer) replaceDamaged() {
 	wait, retry := damageInterval, replaceRetry
-	for {
-		select {
-		case <-time.After(wait):
-		case <-h.opened.Done():
-			return
-		}
+	for store.Sleep(h.opened, wait) == nil {
 		if wait == damageInterval {
 			retry = replaceRetry
 		}

@@ -76,7 +76,7 @@ func (r *remover) expireKnown(ctx context.Context, m codec.MerchantKey, from int
 	defer r.change(m)(0) // 0: the removed events are counted already
 	err = r.index.withIndex(func(x *usedIndex) error {
 		indexed, err := x.RemoveBefore(ctx, m, from)
-		left = indexed.Events > removed
+		left = indexed > removed
 		return err
 	})
 	return left, err

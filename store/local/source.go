@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -179,10 +180,11 @@ func (s *Source) streamRecent(ctx context.Context, r backup.Request, w *backup.W
 		return true, err
 	}
 	if err := entries(func(e codec.Entry) error {
-		if err := ctx.Err(); err != nil {
+		events, err := journal.CheckEntry(e)
+		if err = cmp.Or(ctx.Err(), err); err != nil {
 			return err
 		}
-		return s.entry(w, e)
+		return w.Entry(e, journal.IsChunk(e), events)
 	}); err != nil {
 		return true, err
 	}
@@ -254,18 +256,10 @@ func eachCertificate(dir string, use func(path string, content []byte) error) er
 
 // streamEvents writes what is new in the journal.
 func (s *Source) streamEvents(ctx context.Context, r backup.Request, events journal.Snapshot, w *backup.Writer) error {
-	return events.Entries(ctx, r.Since, func(e codec.Entry) error { return s.entry(w, e) }, func(seq uint64, err error) {
+	return events.Entries(ctx, r.Since, func(e codec.Entry, n int) error { return w.Entry(e, journal.IsChunk(e), n) }, func(seq uint64, err error) {
 		s.reader.log.Error("backup: a damaged chunk is left out", "chunk", seq, "error", err)
 		w.Damaged(seq)
 	})
-}
-
-func (s *Source) entry(w *backup.Writer, e codec.Entry) error {
-	events, chunk, err := CheckEntry(e)
-	if err != nil {
-		return err
-	}
-	return w.Entry(e, chunk, events)
 }
 
 // The keys of the archive's entries in a backup. No key of the journal begins with these bytes. A block has the key
@@ -281,17 +275,17 @@ func (s *Source) streamArchive(ctx context.Context, r backup.Request, archived a
 		return nil
 	}
 	key := []byte{prefixBlock}
-	if err := archived.Blocks(ctx, r.Archive, r.LastChunk, func(e codec.Entry) error {
+	if err := archived.Blocks(ctx, r.Archive, r.LastChunk, func(e codec.Entry, n int) error {
 		key = append(key[:1], e.Key...)
 		e.Key = key
-		return s.entry(w, e)
+		return w.Entry(e, true, n)
 	}, func(err error) {
 		s.reader.log.Error("backup: damaged events of the archive are left out", "error", err)
 		w.Damaged(0)
 	}); err != nil {
 		return err
 	}
-	return s.entry(w, codec.Entry{Key: []byte{prefixBoundary}, Value: binary.BigEndian.AppendUint64(nil, archived.Boundary)})
+	return w.Entry(codec.Entry{Key: []byte{prefixBoundary}, Value: binary.BigEndian.AppendUint64(nil, archived.Boundary)}, false, 0)
 }
 
 // CheckEntry is the backup.Check of the entries of journal and archive.

@@ -16,7 +16,6 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
-	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
 	"mtagd/store/local/journal"
@@ -243,11 +242,7 @@ func (v *verifier) verifyTags(m codec.MerchantKey, series []string) {
 		return
 	}
 	for _, id := range tags {
-		var tag store.Tag
-		err := boltfile.CatchDamage("control.db", func() (err error) {
-			tag, err = v.control.Tag(v.ctx, store.TagID(id))
-			return err
-		})
+		tag, err := v.control.Tag(v.ctx, store.TagID(id))
 		if store.KindOf(err) == store.KindNotFound || err == nil && tag.Merchant != m.ID() { // other errors were found before
 			v.Found(store.Finding{Part: store.PartTags, Where: "tag " + id, Merchants: []store.MerchantID{m.ID()},
 				Problem: "has events of a merchant, but does not exist or is not the merchant's"})
@@ -301,8 +296,8 @@ func (v *verifier) verifyJournal() error {
 }
 
 // verifyArchive reads the events up to the boundary as of verifyJournal. Those that have moved since were read there.
-func (v *verifier) verifyArchive() (err error) {
-	_, err = v.archive.Verify(v.ctx, archive.Check{
+func (v *verifier) verifyArchive() error {
+	return v.archive.Verify(v.ctx, archive.Check{
 		Wrong:   func(err error) { v.wrongInEvents("archive", err) },
 		Damaged: func(d archive.Damage) { v.blocks = append(v.blocks, d) },
 		Events: func(m codec.MerchantKey, events []archive.Event) {
@@ -322,7 +317,6 @@ func (v *verifier) verifyArchive() (err error) {
 		},
 		Read: func(done, total uint64) { v.Read(store.PartEvents, done, total) },
 	})
-	return err
 }
 
 func (v *verifier) wrongInEvents(where string, err error) {

@@ -122,11 +122,6 @@ func (k *Key) kind() byte {
 	return kind
 }
 
-// Link returns the link that k is.
-func (k *Key) Link() store.Link {
-	return store.Link{Identifier: store.IdentityKey(k.Key), MUID: store.MUID(k.MUID), Source: k.Source}
-}
-
 // IsLink reports whether k is a link.
 func (k *Key) IsLink() bool { return len(k.Key) == len(store.IdentityKey{}) }
 

@@ -141,7 +141,7 @@ func (c *change) lastBlocks(txn *badgerdb.Txn, m codec.MerchantKey, size int) (e
 		if first {
 			end, first = k.last, false
 		}
-		b, err := c.a.unpack(&c.memory, k, it.Entry().Value)
+		b, err := c.a.coder.unpack(&c.memory, k, it.Entry().Value)
 		if err != nil {
 			c.a.log.Error("a block of archived events cannot be read", "merchant", m.ID(), "last_event", k.last.EventID(), "error", err)
 			break

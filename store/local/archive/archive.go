@@ -91,63 +91,54 @@ type Event struct {
 }
 
 // Open opens or creates the archive in dir.
-func Open(dir string, log *slog.Logger) (*Archive, error) {
-	db, err := badgerdb.Open(dir, log)
-	if err != nil {
-		return nil, err
-	}
-	a, err := open(dir, db, log)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), db.Close())
-	}
-	return a, nil
-}
+func Open(dir string, log *slog.Logger) (*Archive, error) { return open(dir, log, badgerdb.Open) }
 
 // OpenReadOnly opens an existing archive, which no other process has open, to read it. It changes nothing.
 func OpenReadOnly(dir string, log *slog.Logger) (*Archive, error) {
-	db, err := badgerdb.OpenReadOnly(dir, log)
+	return open(dir, log, badgerdb.OpenReadOnly)
+}
+
+func open(dir string, log *slog.Logger, openDB func(dir string, log *slog.Logger) (*badgerdb.DB, error)) (*Archive, error) {
+	db, err := openDB(dir, log)
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", dir, err)
+		return nil, err
 	}
-	a, err := open(dir, db, log)
-	if err != nil {
+	a := &Archive{dir: dir, db: db, log: log}
+	if err := a.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), db.Close())
 	}
 	return a, nil
 }
 
-func open(dir string, db *badgerdb.DB, log *slog.Logger) (*Archive, error) {
-	coder, err := newCoder()
-	if err != nil {
-		return nil, err
+// load reads what is not of one merchant.
+func (a *Archive) load() (err error) {
+	if a.coder, err = newCoder(); err != nil {
+		return err
 	}
-	a := &Archive{dir: dir, db: db, log: log, coder: coder}
-	a.last = db.MaxVersion()
-	isNew := false
+	a.last = a.db.MaxVersion()
 	err = a.db.View(func(txn *badgerdb.Txn) error {
 		found, known, err := txn.Get(keyFormat)
-		if isNew = !known; err == nil && known && string(found) != format {
-			err = codec.UnknownFormat{Found: string(found), Known: format}
+		if a.isNew = !known; err == nil && known && string(found) != Format {
+			err = codec.UnknownFormat{Found: string(found), Known: Format}
 		}
 		if err != nil {
 			return err
 		}
-		if a.moved, _, err = getNumber(txn, keyBoundary); err != nil {
+		if a.moved, err = getNumber(txn, keyBoundary); err != nil {
 			return err
 		}
 		a.boundary.Store(a.moved)
-		gaps, _, err := getNumber(txn, keyGaps)
+		gaps, err := getNumber(txn, keyGaps)
 		a.gaps.Store(gaps)
 		return err
 	})
-	if err == nil && isNew && a.last > 0 {
+	if err == nil && a.isNew && a.last > 0 {
 		err = fmt.Errorf("%w: the archive has no format version", codec.ErrCorrupt)
 	}
-	a.isNew = isNew
 	if err == nil {
 		err = a.sumAll()
 	}
-	return a, err
+	return err
 }
 
 // allowGaps notes that blocks which begin in a chunk up to this one may be behind a gap.
@@ -164,12 +155,12 @@ func (a *Archive) allowGaps(upTo uint64) error {
 }
 
 // getNumber returns the number of a key; 0 when there is none.
-func getNumber(txn *badgerdb.Txn, key []byte) (n uint64, found bool, err error) {
+func getNumber(txn *badgerdb.Txn, key []byte) (n uint64, err error) {
 	v, found, err := txn.Get(key)
 	if err == nil && found {
 		n, err = parseNumber(key, v)
 	}
-	return n, found, err
+	return n, err
 }
 
 // sumAll sums what all merchants have.
@@ -215,7 +206,7 @@ func (a *Archive) commit(entries ...codec.Entry) error {
 		return err
 	}
 	if a.isNew {
-		entries = append([]codec.Entry{{Key: keyFormat, Value: []byte(format)}, numberEntry(keyGaps, a.gaps.Load())}, entries...)
+		entries = append([]codec.Entry{{Key: keyFormat, Value: []byte(Format)}, numberEntry(keyGaps, a.gaps.Load())}, entries...)
 	}
 	for i := range entries {
 		entries[i].Version = a.last + 1

@@ -79,7 +79,7 @@ func (m model) check(t *testing.T, a *Archive) {
 			t.Errorf("usage of merchant %x is %+v, %v; want %d events", of, u, err, len(want))
 		}
 	}
-	if _, err := a.Verify(ctx, Check{
+	if err := a.Verify(ctx, Check{
 		Wrong: func(err error) { t.Error(err) }, Damaged: func(d Damage) { t.Error(d.Err) },
 		Events: func(codec.MerchantKey, []Event) {}, Read: func(_, _ uint64) {},
 	}); err != nil {
@@ -158,7 +158,11 @@ func TestDrillSmallMerchantsGetFewBlocks(t *testing.T) {
 			added += len(e.body)
 		}
 	}
-	blocks, err := a.Verify(ctx, Check{Wrong: func(err error) { t.Error(err) }, Events: func(codec.MerchantKey, []Event) {}, Read: func(_, _ uint64) {}})
+	testenv.Check(t, a.Verify(ctx, Check{Wrong: func(err error) { t.Error(err) }, Events: func(codec.MerchantKey, []Event) {}, Read: func(_, _ uint64) {}}))
+	blocks := uint64(0)
+	err := a.db.View(func(txn *badgerdb.Txn) error {
+		return txn.Each(ctx, badgerdb.IteratorOptions{Prefix: []byte{prefixBlock}}, func(*codec.Entry) error { blocks++; return nil })
+	})
 	if full := uint64(added/blockBytes + len(m)); err != nil || blocks > full+5*uint64(len(m)) {
 		t.Errorf("%d blocks of %d merchants, where %d would do: %v", blocks, len(m), full, err)
 	}
@@ -318,7 +322,7 @@ func (m model) checkCopy(t *testing.T, a *Archive) {
 	dir := t.TempDir()
 	w, err := Create(dir, quiet)
 	testenv.Check(t, err)
-	testenv.Check(t, s.Blocks(ctx, 0, 0, w.Put, func(err error) { t.Error(err) }))
+	testenv.Check(t, s.Blocks(ctx, 0, 0, func(e codec.Entry, _ int) error { return w.Put(e) }, func(err error) { t.Error(err) }))
 	testenv.Check(t, w.Close(s.Boundary))
 	copied := openArchive(t, dir)
 	defer closeArchive(t, copied)
@@ -362,8 +366,11 @@ func TestDrillAChainOfCopiesIsTheNewestState(t *testing.T) {
 		}
 		s, err := a.Snapshot()
 		testenv.Check(t, err)
-		if err := s.Blocks(ctx, since, boundary, func(e codec.Entry) error {
+		if err := s.Blocks(ctx, since, boundary, func(e codec.Entry, events int) error {
 			n, err := CheckBlock(e)
+			if n != events {
+				t.Errorf("a block has %d events, but %d are passed", n, events)
+			}
 			put += n
 			return errors.Join(err, w.Put(e))
 		}, func(err error) { t.Error(err) }); err != nil {
@@ -496,7 +503,7 @@ func TestAChainOfCopiesForgetsTheEndOfABlock(t *testing.T) {
 		s, err := a.Snapshot()
 		testenv.Check(t, err)
 		defer s.Close()
-		testenv.Check(t, s.Blocks(ctx, since, 0, w.Put, func(err error) { t.Error(err) }))
+		testenv.Check(t, s.Blocks(ctx, since, 0, func(e codec.Entry, _ int) error { return w.Put(e) }, func(err error) { t.Error(err) }))
 		since = s.Version
 	}
 	add(10, 15_000)

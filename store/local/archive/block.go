@@ -59,9 +59,6 @@ func (c *coder) close() { c.decoder.Close() }
 // add appends an event to a block. The event's position is greater than those before it.
 func (b *block) add(at codec.Position, body []byte) {
 	if b.events == 0 {
-		if b.first == (codec.Position{}) {
-			b.first = at
-		}
 		b.last = codec.Position{Seq: b.first.Seq}
 	}
 	index := at.Index
@@ -100,18 +97,17 @@ func readHeader(stored []byte) (b block, size int, err error) {
 		return block{}, 0, err
 	}
 	b.events = int(binary.BigEndian.Uint32(counts))
-	return b, int(binary.BigEndian.Uint32(counts[4:])), checkLength(n, stored)
-}
-
-func checkLength(n, stored []byte) error {
 	if int64(binary.BigEndian.Uint32(n)) != int64(len(stored)) {
-		return fmt.Errorf("%w: length of a block", codec.ErrCorrupt)
+		err = fmt.Errorf("%w: length of a block", codec.ErrCorrupt)
 	}
-	return nil
+	return b, int(binary.BigEndian.Uint32(counts[4:])), err
 }
 
-// unpack checks a stored block and returns it. Its content uses the memory of buf if that is large enough.
-func (c *coder) unpack(buf, stored []byte) (block, error) {
+// memory is reused from block to block.
+type memory struct{ content []byte }
+
+// unpack checks a stored block and returns it. Its content is valid until m is used again.
+func (c *coder) unpack(m *memory, k blockKey, stored []byte) (block, error) {
 	sealed := codec.Unseal(nil, stored)
 	if sealed == nil {
 		return block{}, fmt.Errorf("%w: checksum of a block", codec.ErrCorrupt)
@@ -123,12 +119,16 @@ func (c *coder) unpack(buf, stored []byte) (block, error) {
 	if err != nil {
 		return block{}, err
 	}
-	b.content, err = c.decoder.DecodeAll(sealed[blockHeader:], slices.Grow(buf[:0], size))
+	b.content, err = c.decoder.DecodeAll(sealed[blockHeader:], slices.Grow(m.content[:0], size))
 	if err == nil && len(b.content) != size {
 		err = fmt.Errorf("%d bytes instead of %d", len(b.content), size)
 	}
 	if err != nil {
 		return block{}, fmt.Errorf("%w: content of a block: %w", codec.ErrCorrupt, err)
+	}
+	m.content = b.content
+	if b.merchant != k.merchant || b.last != k.last {
+		return block{}, fmt.Errorf("%w: a block is stored as another one", codec.ErrCorrupt)
 	}
 	return b, nil
 }

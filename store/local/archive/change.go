@@ -84,7 +84,8 @@ func (c *change) commit() error {
 	}
 	entries := c.entries
 	for m := range c.changed {
-		entries = append(entries, usageEntry(m, c.usage[m]))
+		key := appendMerchantKey(nil, prefixMerchant, m)
+		entries = append(entries, codec.Entry{Key: key, Value: c.usage[m].encode(key)})
 	}
 	if c.boundary > 0 {
 		entries = append(entries, numberEntry(keyBoundary, c.boundary))
@@ -100,14 +101,6 @@ func (c *change) commit() error {
 	c.entries, c.bytes, c.growth, c.boundary = nil, 0, Usage{}, 0
 	clear(c.changed)
 	return nil
-}
-
-func usageEntry(m codec.MerchantKey, u Usage) codec.Entry {
-	key := appendMerchantKey(nil, prefixMerchant, m)
-	if u == (Usage{}) {
-		return codec.Entry{Key: key, Deleted: true}
-	}
-	return codec.Entry{Key: key, Value: u.encode(key)}
 }
 
 func loadUsage(txn *badgerdb.Txn, m codec.MerchantKey) (u Usage, err error) {

@@ -9,10 +9,7 @@ import (
 )
 
 // Format is the version of the archive's layout.
-const (
-	Format = "1"
-	format = Format
-)
+const Format = "1"
 
 // The first byte of every key in Badger.
 const (

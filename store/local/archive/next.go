@@ -52,7 +52,7 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 					return false
 				}
 				more := true
-				b, err := a.unpack(&memory, k, stored)
+				b, err := a.coder.unpack(&memory, k, stored)
 				if err == nil {
 					err = b.each(func(e Event) bool {
 						if e.Compare(after) > 0 {

@@ -35,21 +35,6 @@ func (d Damaged) Error() string {
 
 var errMissing = fmt.Errorf("%w: the archive does not have the event", codec.ErrCorrupt)
 
-// memory is reused from block to block.
-type memory struct{ content []byte }
-
-// unpack checks a stored block. Its content is valid until m is used again.
-func (a *Archive) unpack(m *memory, k blockKey, stored []byte) (b block, err error) {
-	if b, err = a.coder.unpack(m.content, stored); err != nil {
-		return block{}, err
-	}
-	m.content = b.content
-	if b.merchant != k.merchant || b.last != k.last {
-		return block{}, fmt.Errorf("%w: a block is stored as another one", codec.ErrCorrupt)
-	}
-	return b, nil
-}
-
 // Read calls use with the events of a merchant at these positions, which are sorted; i is the index of the position. An
 // event is valid until use returns. When blocks are damaged, Read goes on with the others, and returns Damaged. When ctx
 // ends, it stops before the next block.
@@ -76,7 +61,7 @@ func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []cod
 			if err != nil {
 				return err
 			}
-			b, err := a.unpack(&memory, k, it.Entry().Value)
+			b, err := a.coder.unpack(&memory, k, it.Entry().Value)
 			n := 1
 			for i+n < len(positions) && positions[i+n].Compare(k.last) <= 0 {
 				n++
@@ -217,7 +202,7 @@ type selector struct {
 func (s *selector) run(a *Archive, m codec.MerchantKey, blocks []storedBlock, after, upTo codec.Position) {
 	s.found, s.damaged = s.found[:0], nil
 	for _, stored := range blocks {
-		b, err := a.unpack(&s.memory, stored.blockKey, stored.value)
+		b, err := a.coder.unpack(&s.memory, stored.blockKey, stored.value)
 		kept := len(s.found)
 		if err == nil {
 			err = b.each(func(e Event) bool {
@@ -316,21 +301,16 @@ func (a *Archive) Each(use func(m codec.MerchantKey, u Usage) error) error {
 
 // eachUsage calls use with the counts that were written after the commit since.
 func eachUsage(txn *badgerdb.Txn, since uint64, use func(m codec.MerchantKey, u Usage) error) error {
-	it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixMerchant}, Since: since})
-	for it.Rewind(); it.Valid(); it.Next() {
-		k := it.Entry().Key
-		if len(k) != merchantKeyBytes {
+	return txn.Each(context.Background(), badgerdb.IteratorOptions{Prefix: []byte{prefixMerchant}, Since: since}, func(e *codec.Entry) error {
+		if len(e.Key) != merchantKeyBytes {
 			return fmt.Errorf("%w: key of a merchant", codec.ErrCorrupt)
 		}
-		u, err := parseUsage(k, it.Entry().Value)
-		if err == nil {
-			err = use(codec.MerchantKey(k[1:]), u)
-		}
+		u, err := parseUsage(e.Key, e.Value)
 		if err != nil {
 			return err
 		}
-	}
-	return nil
+		return use(codec.MerchantKey(e.Key[1:]), u)
+	})
 }
 
 // Merchants returns all merchants that have archived events, sorted.

@@ -56,7 +56,7 @@ func (a *Archive) RewriteSome(ctx context.Context, m codec.MerchantKey, from, to
 			if err != nil {
 				return err
 			}
-			b, err := a.unpack(&c.memory, k, it.Entry().Value)
+			b, err := a.coder.unpack(&c.memory, k, it.Entry().Value)
 			if err == nil && b.first.Compare(to) > 0 {
 				break
 			}

@@ -18,9 +18,9 @@ type Check struct {
 
 // Verify checks the checksums of all tables, reads every block up to the boundary, and compares the counts of the merchants.
 // Runs are added meanwhile; it may see these or not. It returns an error only when ctx ends.
-func (a *Archive) Verify(ctx context.Context, c Check) (blocks uint64, err error) {
+func (a *Archive) Verify(ctx context.Context, c Check) error {
 	if err := a.db.Check(ctx, func() {}, func(d *badgerdb.Damage) { c.Wrong(d) }); err != nil {
-		return 0, err
+		return err
 	}
 	done, total := uint64(0), uint64(0)
 	if err := a.Each(func(_ codec.MerchantKey, u Usage) error { total += u.Events; return nil }); err != nil {
@@ -42,19 +42,17 @@ func (a *Archive) Verify(ctx context.Context, c Check) (blocks uint64, err error
 			c.Damaged(d)
 		})
 		if ctx.Err() != nil {
-			return blocks, ctx.Err()
+			return ctx.Err()
 		}
 		if err != nil {
 			c.Wrong(err)
 			continue
 		}
-		n, err := a.compare(m)
-		blocks += n
-		if err != nil && !damaged {
+		if err := a.compare(m); err != nil && !damaged {
 			c.Wrong(err)
 		}
 	}
-	return blocks, nil
+	return nil
 }
 
 // blockMerchants returns all merchants that have blocks, also those without counts.
@@ -74,30 +72,24 @@ func (a *Archive) blockMerchants() (all []codec.MerchantKey, err error) {
 	return all, err
 }
 
-// compare compares the headers of a merchant's blocks with its counts, and returns the number of blocks.
-func (a *Archive) compare(m codec.MerchantKey) (blocks uint64, err error) {
+// compare compares the headers of a merchant's blocks with its counts.
+func (a *Archive) compare(m codec.MerchantKey) error {
 	var sum, counted Usage
-	if err := a.db.View(func(txn *badgerdb.Txn) error {
+	if err := a.db.View(func(txn *badgerdb.Txn) (err error) {
 		if counted, err = loadUsage(txn, m); err != nil {
 			return err
 		}
-		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
-		for it.Rewind(); it.Valid(); it.Next() {
-			blocks++
-			stored := it.Entry().Value
-			b, _, err := readHeader(stored)
-			if err != nil {
-				return err
-			}
-			sum.add(Usage{Events: uint64(b.events), Stored: uint64(len(stored))})
-		}
-		return nil
+		return txn.Each(context.Background(), badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)}, func(e *codec.Entry) error {
+			b, _, err := readHeader(e.Value)
+			sum.add(Usage{Events: uint64(b.events), Stored: uint64(len(e.Value))})
+			return err
+		})
 	}); err != nil {
-		return blocks, err
+		return err
 	}
 	if sum.Events != counted.Events || sum.Stored != counted.Stored {
-		return blocks, fmt.Errorf("%w: merchant %s has %d events in %d bytes of blocks, but its counts say %d in %d", codec.ErrCorrupt, m.ID(),
+		return fmt.Errorf("%w: merchant %s has %d events in %d bytes of blocks, but its counts say %d in %d", codec.ErrCorrupt, m.ID(),
 			sum.Events, sum.Stored, counted.Events, counted.Stored)
 	}
-	return blocks, nil
+	return nil
 }

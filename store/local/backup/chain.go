@@ -70,12 +70,9 @@ func parentFor(points []*Manifest, opt Options, now time.Time) (parent *Manifest
 	return newest, ""
 }
 
-// obsolete returns the points that are no longer wanted: older than keep, or small and folded. The newest point always
-// stays, and so do the chains of all points that stay. A keep of 0 keeps all but small ones.
+// obsolete returns those of one or more points that are no longer wanted: older than keep, or small and folded. The newest
+// point always stays, and so do the chains of all points that stay. A keep of 0 keeps all but small ones.
 func obsolete(points []*Manifest, keep time.Duration, now time.Time) (gone []*Manifest) {
-	if len(points) == 0 {
-		return nil
-	}
 	newest := points[len(points)-1]
 	wanted := map[*Manifest]bool{}
 	for _, m := range points {

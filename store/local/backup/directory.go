@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mtagd/store"
 	"mtagd/store/local/durable"
 )
 
@@ -148,10 +149,8 @@ func (d directory) Lock(ctx context.Context, data string) (unlock func() error, 
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			return nil, errors.Join(fmt.Errorf("%s: %w", f.Name(), err), f.Close())
 		}
-		select {
-		case <-ctx.Done():
-			return nil, errors.Join(ctx.Err(), f.Close())
-		case <-time.After(100 * time.Millisecond):
+		if err := store.Sleep(ctx, 100*time.Millisecond); err != nil {
+			return nil, errors.Join(err, f.Close())
 		}
 	}
 }

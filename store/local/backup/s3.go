@@ -23,6 +23,8 @@ import (
 
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/minio/minio-go/v7/pkg/signer"
+
+	"mtagd/store"
 )
 
 // bucket is a Destination in an S3-compatible store (https://docs.aws.amazon.com/AmazonS3/latest/API/). The package
@@ -84,10 +86,8 @@ func (b bucket) do(ctx context.Context, method, name string, query url.Values, c
 	defer cancel()
 	for attempt := range maxAttempts {
 		if attempt > 0 {
-			select {
-			case <-ctx.Done():
-				return nil, cmp.Or(err, ctx.Err())
-			case <-time.After(200 * time.Millisecond << (attempt - 1)):
+			if ended := store.Sleep(ctx, 200*time.Millisecond<<(attempt-1)); ended != nil {
+				return nil, cmp.Or(err, ended)
 			}
 		}
 		var again bool

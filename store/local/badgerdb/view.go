@@ -1,10 +1,13 @@
 package badgerdb
 
 import (
+	"context"
 	"errors"
 	"slices"
 
 	"github.com/dgraph-io/badger/v4/y"
+
+	"mtagd/store/local/codec"
 )
 
 // ErrCopied is the error of a call that would replace or purge data while a backup reads it. A later call may succeed.
@@ -80,6 +83,21 @@ func (t *Txn) found(err error) error {
 func (t *Txn) Get(key []byte) (value []byte, found bool, err error) {
 	value, found, err = get(t.tables, key, &t.buf)
 	return value, found, t.found(err)
+}
+
+// Each calls use with what an iterator reads, until use returns an error, or ctx ends. An entry is
+// valid until use returns.
+func (t *Txn) Each(ctx context.Context, opt IteratorOptions, use func(e *codec.Entry) error) error {
+	it := t.NewIterator(opt)
+	for it.Rewind(); it.Valid(); it.Next() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := use(it.Entry()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // get returns the value of a key, as it is in the newest part that has an entry of it.

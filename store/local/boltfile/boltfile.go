@@ -12,7 +12,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,12 +23,14 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/durable"
 )
 
 // DB is a bbolt file. bbolt keeps its locks when it panics at the beginning of a transaction, as it does when it cannot read
 // a valid meta page: whatever comes next would wait for ever. After that, transactions fail, and Close leaves bbolt out.
 type DB struct {
 	*bolt.DB
+	name string // in errors
 	file *os.File
 
 	beginning sync.Mutex
@@ -60,14 +64,16 @@ func (d *DB) beginToRead() (tx *bolt.Tx, err error) {
 	return tx, err
 }
 
-// View is bbolt's View, with Begin.
+// View is bbolt's View, with Begin and CatchDamage.
 func (d *DB) View(do func(*bolt.Tx) error) error {
-	tx, err := d.Begin(false)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }() // never fails here
-	return do(tx)
+	return CatchDamage(d.name, func() error {
+		tx, err := d.Begin(false)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }() // never fails here
+		return do(tx)
+	})
 }
 
 // Update is bbolt's Update, with Begin.
@@ -97,7 +103,7 @@ func (d *DB) Close() error {
 // may replace the file and return an error. Nobody else changes it meanwhile. OpenChecked fails with store.ErrInUse when
 // another process has the file open.
 func OpenChecked(path string, opt bolt.Options, check func(f *os.File) error) (db *DB, err error) {
-	d := &DB{}
+	d := &DB{name: strings.TrimSuffix(filepath.Base(path), durable.NewSuffix)}
 	opt.FreelistType = bolt.FreelistMapType
 	opt.OpenFile = func(name string, flag int, _ os.FileMode) (*os.File, error) {
 		f, err := openLocked(name, flag) // bbolt locks it again, which does nothing

@@ -11,7 +11,6 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
-	"mtagd/store/local/boltfile"
 	"mtagd/store/rules"
 )
 
@@ -143,38 +142,36 @@ func (d driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	err = boltfile.CatchDamage(fileName, func() error {
-		return d.db.View(func(tx *bolt.Tx) error {
-			log := tx.Bucket([]byte(inLog)).Cursor()
-			last, read := store.AuditID(0), uint64(0)
-			for key, value := lastBefore(log, q.Before); key != nil; key, value = log.Prev() {
-				if len(entries) >= q.Limit {
-					return nil
-				}
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-				value, _, ok := unseal(inLog, key, value)
-				if len(key) != auditKeySize || ok && last != 0 && auditID(string(key)) >= last {
-					return damaged(inLog, fmt.Sprint(last-1))
-				}
-				last = auditID(string(key))
-				read++
-				if auditTime(string(key)).Before(q.Since) || ok && !bytes.Contains(value, []byte(q.Partner)) {
-					continue
-				}
-				entry := store.AuditEntry{ID: last, At: auditTime(string(key)), Action: store.EntryDamaged}
-				if ok {
-					if err := json.Unmarshal(value, &entry); err != nil {
-						return fmt.Errorf("%w: %w", damaged(inLog, fmt.Sprint(last)), err)
-					}
-				}
-				if q.Partner == "" || entry.Partner == q.Partner || !ok {
-					entries = append(entries, entry)
+	err = d.db.View(func(tx *bolt.Tx) error {
+		log := tx.Bucket([]byte(inLog)).Cursor()
+		last, read := store.AuditID(0), uint64(0)
+		for key, value := lastBefore(log, q.Before); key != nil; key, value = log.Prev() {
+			if len(entries) >= q.Limit {
+				return nil
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			value, _, ok := unseal(inLog, key, value)
+			if len(key) != auditKeySize || ok && last != 0 && auditID(string(key)) >= last {
+				return damaged(inLog, fmt.Sprint(last-1))
+			}
+			last = auditID(string(key))
+			read++
+			if auditTime(string(key)).Before(q.Since) || ok && !bytes.Contains(value, []byte(q.Partner)) {
+				continue
+			}
+			entry := store.AuditEntry{ID: last, At: auditTime(string(key)), Action: store.EntryDamaged}
+			if ok {
+				if err := json.Unmarshal(value, &entry); err != nil {
+					return fmt.Errorf("%w: %w", damaged(inLog, fmt.Sprint(last)), err)
 				}
 			}
-			return checkRead(tx, read, q.Before)
-		})
+			if q.Partner == "" || entry.Partner == q.Partner || !ok {
+				entries = append(entries, entry)
+			}
+		}
+		return checkRead(tx, read, q.Before)
 	})
 	if err != nil {
 		return nil, err

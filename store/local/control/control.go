@@ -231,11 +231,9 @@ func (d *Data) noteDamage(damage error) error {
 // isBefore reports whether bbolt would build the next change on one before the transaction id.
 func isBefore(db *boltfile.DB, id int) bool {
 	before := false
-	err := boltfile.CatchDamage(fileName, func() error {
-		return db.View(func(tx *bolt.Tx) error {
-			before = tx.ID() < id
-			return nil
-		})
+	err := db.View(func(tx *bolt.Tx) error {
+		before = tx.ID() < id
+		return nil
 	})
 	return err == nil && before
 }

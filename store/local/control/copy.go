@@ -111,21 +111,19 @@ func (d *Data) syncCopy() {
 // need, and no more changes are accepted.
 func (d *Data) makeCopy() error {
 	path := copyPath(d.path)
-	err := boltfile.CatchDamage(fileName, func() error {
-		return d.db.View(func(tx *bolt.Tx) error {
-			if free, err := space.Free(filepath.Dir(path)); err == nil && free < tx.Size() {
-				return unix.ENOSPC // otherwise each change would write a part of it until the disk is full
-			}
-			return durable.Replace(path, func(f *os.File) error {
-				if _, err := tx.WriteTo(f); err != nil {
-					return err
-				}
-				r, err := readWhole(f, toCompare)
-				if err == nil && r.wanted.sum() != d.sums.sum() {
-					err = fmt.Errorf("%w: its records are not those in memory", codec.ErrCorrupt)
-				}
+	err := d.db.View(func(tx *bolt.Tx) error {
+		if free, err := space.Free(filepath.Dir(path)); err == nil && free < tx.Size() {
+			return unix.ENOSPC // otherwise each change would write a part of it until the disk is full
+		}
+		return durable.Replace(path, func(f *os.File) error {
+			if _, err := tx.WriteTo(f); err != nil {
 				return err
-			})
+			}
+			r, err := readWhole(f, toCompare)
+			if err == nil && r.wanted.sum() != d.sums.sum() {
+				err = fmt.Errorf("%w: its records are not those in memory", codec.ErrCorrupt)
+			}
+			return err
 		})
 	})
 	if errors.Is(err, codec.ErrCorrupt) {

@@ -8,7 +8,6 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
-	"mtagd/store/local/boltfile"
 	"mtagd/store/rules"
 )
 
@@ -79,9 +78,7 @@ func (d *Data) viewDocuments(ctx context.Context, read func(b *bolt.Bucket) erro
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return boltfile.CatchDamage(fileName, func() error {
-		return d.db.View(func(tx *bolt.Tx) error { return read(tx.Bucket([]byte(inDocuments))) })
-	})
+	return d.db.View(func(tx *bolt.Tx) error { return read(tx.Bucket([]byte(inDocuments))) })
 }
 
 // PutDocuments implements store.Documents.

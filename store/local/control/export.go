@@ -57,27 +57,25 @@ func (d *Data) beginRead() (tx *bolt.Tx, of sums, err error) {
 
 // Entries passes the entries of the audit log after one, the oldest first. Damaged entries are left out.
 func (d *Data) Entries(ctx context.Context, after store.AuditID, use func(*store.AuditEntry) error) error {
-	return boltfile.CatchDamage(fileName, func() error {
-		return d.db.View(func(tx *bolt.Tx) error {
-			log := tx.Bucket([]byte(inLog)).Cursor()
-			for key, value := log.Seek(binary.BigEndian.AppendUint64(nil, uint64(after)+1)); key != nil; key, value = log.Next() {
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-				text, _, ok := unseal(inLog, key, value)
-				if !ok {
-					continue
-				}
-				var e store.AuditEntry
-				if err := json.Unmarshal(text, &e); err != nil {
-					return fmt.Errorf("audit log: %w", err)
-				}
-				if err := use(&e); err != nil {
-					return err
-				}
+	return d.db.View(func(tx *bolt.Tx) error {
+		log := tx.Bucket([]byte(inLog)).Cursor()
+		for key, value := log.Seek(binary.BigEndian.AppendUint64(nil, uint64(after)+1)); key != nil; key, value = log.Next() {
+			if err := ctx.Err(); err != nil {
+				return err
 			}
-			return nil
-		})
+			text, _, ok := unseal(inLog, key, value)
+			if !ok {
+				continue
+			}
+			var e store.AuditEntry
+			if err := json.Unmarshal(text, &e); err != nil {
+				return fmt.Errorf("audit log: %w", err)
+			}
+			if err := use(&e); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"math"
@@ -45,27 +46,18 @@ type diskWatch struct {
 	measuring     sync.Mutex
 	measureFailed bool // logged once
 
-	stop chan struct{}
+	stop context.CancelFunc
 	done sync.WaitGroup
 }
 
 func watchDisk(dir string, log *slog.Logger) *diskWatch {
-	w := &diskWatch{
-		log:       log,
-		freeSpace: func() (int64, error) { return freeSpace(dir) },
-		stop:      make(chan struct{}),
-	}
+	w := &diskWatch{log: log, freeSpace: func() (int64, error) { return freeSpace(dir) }}
 	w.measure()
+	ctx, stop := context.WithCancel(context.Background())
+	w.stop = stop
 	w.done.Go(func() {
-		ticker := time.NewTicker(diskInterval)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-w.stop:
-				return
-			case <-ticker.C:
-				w.measure()
-			}
+		for store.Sleep(ctx, diskInterval) == nil {
+			w.measure()
 		}
 	})
 	return w
@@ -101,8 +93,8 @@ func (w *diskWatch) ready() error {
 		w.free.Load()>>20, minFreeAgain>>20)
 }
 
-// measure reads the free space, decides whether events are accepted, and logs when that changes. It returns the free bytes.
-func (w *diskWatch) measure() int64 {
+// measure reads the free space, decides whether events are accepted, and logs when that changes.
+func (w *diskWatch) measure() {
 	w.measuring.Lock()
 	defer w.measuring.Unlock()
 	finished := w.finished.Load() // before the free space: what is finished in between is counted twice, not left out
@@ -113,7 +105,7 @@ func (w *diskWatch) measure() int64 {
 		}
 		w.measureFailed = true
 		w.limit.Store(math.MaxInt64)
-		return math.MaxInt64
+		return
 	}
 	w.free.Store(free)
 	w.limit.Store(finished + free - MinFree)
@@ -125,7 +117,6 @@ func (w *diskWatch) measure() int64 {
 		}
 		w.log.Warn(message, "accepting_events", !full, "free_bytes", free, "needed_bytes", minFreeAgain)
 	}
-	return free
 }
 
 // freeForEvents returns how many bytes events may still take.
@@ -137,14 +128,14 @@ func (w *diskWatch) freeForEvents() uint64 {
 }
 
 func (w *diskWatch) close() {
-	close(w.stop)
+	w.stop()
 	w.done.Wait()
 }
 
 // messageFull is for customers.
 const messageFull = "the disk is nearly full"
 
-// minFiles is how many files it must be possible to create: a file that a compaction cannot create is lost (allocate.go).
+// minFiles is how many files it must be possible to create: the log, flushes and compactions begin new ones.
 const minFiles = 256
 
 // freeSpace returns the bytes that are free; 0 when no more files can be created.

@@ -37,9 +37,6 @@ func (j *Journal) flush() error {
 
 // flushKeys is flush for who holds flushes. It calls atMoment while nobody can commit: what was committed before is written.
 func (j *Journal) flushKeys(atMoment func()) error {
-	if j.readOnly {
-		return errors.New("the journal is open for reading only")
-	}
 	release := j.holdCommits()
 	end := mark{at: j.log.End()}
 	var err error
@@ -47,14 +44,14 @@ func (j *Journal) flushKeys(atMoment func()) error {
 		release()
 		return err
 	}
-	flushes := j.keys.begin(end)
-	if flushes {
-		j.skipVersion()
+	flushes := j.keys.begin()
+	if flushes { // a version of its own, greater than those of all records before it
+		j.committer.version.Store(j.committer.clock.next())
 	}
 	version := j.Version()
 	atMoment()
 	release()
-	if err := j.keys.flush(version); err != nil {
+	if err := j.keys.flush(version, end); err != nil {
 		return err
 	}
 	j.flushed.Store(uint64(end.at))
@@ -67,21 +64,8 @@ func (j *Journal) flushKeys(atMoment func()) error {
 	return nil
 }
 
-// skipVersion takes the next version for a commit of the database: it is greater than the versions of all records before it.
-// No commit may be under way.
-func (j *Journal) skipVersion() {
-	if j.committer == nil {
-		j.last++
-		return
-	}
-	j.committer.version.Store(j.committer.clock.next())
-}
-
 // holdCommits keeps everybody from committing until release is called.
 func (j *Journal) holdCommits() (release func()) {
-	if j.committer == nil {
-		return func() {} // before Start
-	}
 	j.committer.writing.Lock()
 	return j.committer.writing.Unlock
 }

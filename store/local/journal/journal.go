@@ -100,10 +100,7 @@ import (
 )
 
 // Format is the version of the directory's layout.
-const (
-	Format = "6"
-	format = Format
-)
+const Format = "6"
 
 // Options are a journal's inputs besides its directory. Log and Now are required.
 type Options struct {
@@ -388,10 +385,5 @@ func (j *Journal) Close() error {
 	return errors.Join(err, j.keys.db.Close(), j.log.Close())
 }
 
-// Version returns the number of the last commit. All commits up to it are complete.
-func (j *Journal) Version() uint64 {
-	if j.committer == nil {
-		return j.last
-	}
-	return j.committer.version.Load()
-}
+// Version returns the number of the last commit, from Start on. All commits up to it are complete.
+func (j *Journal) Version() uint64 { return j.committer.version.Load() }

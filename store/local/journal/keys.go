@@ -8,10 +8,9 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// The first byte of every key in Badger. The keys of chunks increase with time, all others are random. Chunks have a
-// prefix of their own, so that a compaction of new keys need not rewrite the tables of old chunks.
+// The first byte of every key.
 const (
-	prefixChunk     = 'A'
+	prefixChunk     = 'A' // only in the log
 	prefixDedupe    = 'E'
 	prefixFormat    = 'F'
 	prefixForgotten = 'B'

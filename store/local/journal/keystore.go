@@ -31,7 +31,6 @@ type keyStore struct {
 
 	mu     sync.RWMutex
 	memory unflushed
-	upTo   mark // the end of the log when the last flush began
 }
 
 // openKeys opens or creates the database in dir, in which keys are lost. It rebuilds a damaged one from what can be read,
@@ -93,8 +92,8 @@ func copyKeys(ctx context.Context, dir, to string, logger *slog.Logger, damage e
 // that a start needs: what is damaged is rebuilt (openKeys).
 func (k *keyStore) checkFormat() error {
 	found, has, err := k.db.Get([]byte{prefixFormat})
-	if k.isNew = !has && k.db.MaxVersion() == 0; err == nil && !k.isNew && string(found) != format {
-		err = codec.UnknownFormat{Found: string(found), Known: format}
+	if k.isNew = !has && k.db.MaxVersion() == 0; err == nil && !k.isNew && string(found) != Format {
+		err = codec.UnknownFormat{Found: string(found), Known: Format}
 	}
 	if err == nil {
 		_, err = k.number(prefixForgotten)
@@ -241,23 +240,20 @@ func (k *keyStore) eachUnflushed(use func(key, value []byte)) {
 }
 
 // begin takes what the next flush writes, and reports whether there is anything. No commit of the journal may be under way,
-// and no other flush. end is that of the log.
-func (k *keyStore) begin(end mark) bool {
+// and no other flush.
+func (k *keyStore) begin() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.memory.flushing = k.memory.onDisk
-	if k.memory.flushing == 0 {
-		return false
-	}
-	k.upTo = end
-	return true
+	return k.memory.flushing > 0
 }
 
-// flush writes what begin has taken to the database, with this version. When it returns nil, that is on disk. After
-// an error a later flush writes it. A merge may make a part of it readable before: all is in memory, too.
-func (k *keyStore) flush(version uint64) error {
+// flush writes what begin has taken to the database, with this version; end was that of the log
+// then. When it returns nil, that is on disk. After an error a later flush writes it. A merge may
+// make a part of it readable before: all is in memory, too.
+func (k *keyStore) flush(version uint64, end mark) error {
 	k.mu.RLock()
-	memory, upTo := k.memory, k.upTo // what is flushed does not change
+	memory := k.memory // what is flushed does not change
 	k.mu.RUnlock()
 	expiresAt := uint64(time.Now().Add(dedupeTTL).Unix())
 	put := func(key, value []byte, deleted bool) error {
@@ -272,7 +268,7 @@ func (k *keyStore) flush(version uint64) error {
 			return err
 		}
 		if k.isNew {
-			if err := put([]byte{prefixFormat}, []byte(format), false); err != nil {
+			if err := put([]byte{prefixFormat}, []byte(Format), false); err != nil {
 				return err
 			}
 		}
@@ -281,7 +277,7 @@ func (k *keyStore) flush(version uint64) error {
 				return err
 			}
 		}
-		if err := put([]byte{prefixFlushed}, upTo.encode(), false); err != nil {
+		if err := put([]byte{prefixFlushed}, end.encode(), false); err != nil {
 			return err
 		}
 		k.isNew = false
@@ -299,16 +295,9 @@ func (k *keyStore) flush(version uint64) error {
 // written after the version since, in the order of the keys. use gets values of its own.
 func (k *keyStore) each(ctx context.Context, prefix []byte, since uint64, use func(key, value []byte) error) error {
 	return notNow(k.db.View(func(txn *badgerdb.Txn) error {
-		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: prefix, Since: since})
-		for it.Rewind(); it.Valid(); it.Next() {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if err := use(bytes.Clone(it.Entry().Key), bytes.Clone(it.Entry().Value)); err != nil {
-				return err
-			}
-		}
-		return nil
+		return txn.Each(ctx, badgerdb.IteratorOptions{Prefix: prefix, Since: since}, func(e *codec.Entry) error {
+			return use(bytes.Clone(e.Key), bytes.Clone(e.Value))
+		})
 	}))
 }
 
@@ -393,7 +382,7 @@ func isStored(key, value []byte) (isLinkOrFormer, isEventID, ok bool) {
 	switch {
 	case len(key) == 0:
 	case key[0] == prefixFormat && len(key) == 1:
-		return false, false, string(value) == format
+		return false, false, string(value) == Format
 	case key[0] == prefixForgotten && len(key) == 1:
 		return false, false, len(value) == 8
 	case key[0] == prefixFlushed && len(key) == 1:

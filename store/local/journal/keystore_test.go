@@ -55,10 +55,10 @@ func TestDrillALargeFlush(t *testing.T) {
 		k.set(codec.Entry{Key: key(i), Value: binary.BigEndian.AppendUint64(nil, uint64(i))})
 	}
 	k.end(true)
-	k.begin(mark{at: 1000, sum: 7})
+	k.begin()
 	copied := filepath.Join(t.TempDir(), "keys")
 	testenv.Check(t, os.CopyFS(copied, os.DirFS(dir)))
-	testenv.Check(t, k.flush(5))
+	testenv.Check(t, k.flush(5, mark{at: 1000, sum: 7}))
 	tables, err := filepath.Glob(filepath.Join(dir, "g1", "*.sst"))
 	if err != nil || len(tables) < 2 {
 		t.Fatal(tables, err)
@@ -139,7 +139,7 @@ func TestEventIDsThatAreNotFlushedCount(t *testing.T) {
 	for _, id := range []string{"1", "2", "3"} {
 		want("at first", id, store.Recorded)
 		release := j.holdCommits()
-		j.keys.begin(mark{at: j.log.End()}) // a flush that fails
+		j.keys.begin() // a flush that fails
 		release()
 	}
 	for _, id := range []string{"1", "2", "3"} {

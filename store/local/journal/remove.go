@@ -13,8 +13,7 @@ import (
 // Barrier returns the number of the last chunk on disk. A mark that Options.Refuses let pass before the call is in it or in
 // an earlier one.
 func (j *Journal) Barrier() (seq uint64) {
-	j.committer.writing.Lock()
-	defer j.committer.writing.Unlock()
+	defer j.holdCommits()()
 	return j.Committed()
 }
 

@@ -43,7 +43,7 @@ func Create(dir string, logger *slog.Logger) (*Writer, error) {
 
 // newWriter returns a writer into a new database of links and event_ids.
 func newWriter(l *log.Log, keys *keyStore) (*Writer, error) {
-	return &Writer{log: l, keys: keys}, keys.db.Put(codec.Entry{Key: []byte{prefixFormat}, Value: []byte(format), Version: 1})
+	return &Writer{log: l, keys: keys}, keys.db.Put(codec.Entry{Key: []byte{prefixFormat}, Value: []byte(Format), Version: 1})
 }
 
 // writtenAtOnce is about how many bytes of chunks are in a record.
@@ -86,8 +86,8 @@ func isFormerKey(key []byte) bool {
 
 // checkFormatEntry refuses the entries of a format that is not known.
 func checkFormatEntry(e codec.Entry) error {
-	if found := string(e.Value); !e.Deleted && len(e.Key) == 1 && e.Key[0] == prefixFormat && found != format && !slices.Contains(formerFormats, found) {
-		return codec.UnknownFormat{Found: found, Known: format}
+	if found := string(e.Value); !e.Deleted && len(e.Key) == 1 && e.Key[0] == prefixFormat && found != Format && !slices.Contains(formerFormats, found) {
+		return codec.UnknownFormat{Found: found, Known: Format}
 	}
 	return nil
 }

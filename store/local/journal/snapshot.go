@@ -53,34 +53,26 @@ func (s Snapshot) Close() {
 	}
 }
 
-// Entries calls use with the newest entry of each key that was written or deleted after the commit since. It may also pass
-// older links, because the database does not know when a link was made. Expired entries are left out. An entry is valid
-// until use returns. Chunks come first, in the order of receipt.
+// Entries calls use with the newest entry of each key that was written or deleted after the commit since, and how many events
+// it has. It may also pass older links, because the database does not know when a link was made. Expired entries are left
+// out. An entry is valid until use returns. Chunks come first, in the order of receipt.
 //
 // Damaged chunks are left out, too: damaged is called with their numbers.
-func (s Snapshot) Entries(ctx context.Context, since uint64, use func(codec.Entry) error, damaged func(seq uint64, err error)) error {
+func (s Snapshot) Entries(ctx context.Context, since uint64, use func(e codec.Entry, events int) error, damaged func(seq uint64, err error)) error {
 	if err := s.chunkEntries(ctx, since, use, damaged); err != nil {
 		return err
 	}
 	return s.keys.View(func(txn *badgerdb.Txn) error {
-		it := txn.NewIterator(badgerdb.IteratorOptions{Deletions: true, Since: since})
-		for it.Rewind(); it.Valid(); it.Next() {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			e := *it.Entry()
+		return txn.Each(ctx, badgerdb.IteratorOptions{Deletions: true, Since: since}, func(e *codec.Entry) error {
 			if e.ExpiresAt != 0 && e.Deleted {
-				continue // it has expired
+				return nil // it has expired
 			}
-			if err := use(e); err != nil {
-				return err
-			}
-		}
-		return nil
+			return use(*e, 0)
+		})
 	})
 }
 
-func (s Snapshot) chunkEntries(ctx context.Context, since uint64, use func(codec.Entry) error, damaged func(seq uint64, err error)) error {
+func (s Snapshot) chunkEntries(ctx context.Context, since uint64, use func(e codec.Entry, events int) error, damaged func(seq uint64, err error)) error {
 	r := reader{chunks: &s.j.chunks}
 	for _, c := range s.chunks {
 		if c.version <= since {
@@ -90,15 +82,15 @@ func (s Snapshot) chunkEntries(ctx context.Context, since uint64, use func(codec
 			return err
 		}
 		packed, err := r.packed(c)
-		e := codec.Entry{Key: appendChunkKey(nil, c.seq), Value: packed, Version: c.version}
+		e, events := codec.Entry{Key: appendChunkKey(nil, c.seq), Value: packed, Version: c.version}, 0
 		if err == nil {
-			_, err = CheckEntry(e)
+			events, err = CheckEntry(e)
 		}
 		if err != nil {
 			damaged(c.seq, err)
 			continue
 		}
-		if err := use(e); err != nil {
+		if err := use(e, events); err != nil {
 			return err
 		}
 	}

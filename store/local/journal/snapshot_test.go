@@ -28,7 +28,10 @@ func opened(t *testing.T, dir string) *testJournal {
 func entriesOf(t *testing.T, s Snapshot, since uint64) map[string]codec.Entry {
 	t.Helper()
 	found := map[string]codec.Entry{}
-	if err := s.Entries(t.Context(), since, func(e codec.Entry) error {
+	if err := s.Entries(t.Context(), since, func(e codec.Entry, events int) error {
+		if n, err := CheckEntry(e); err != nil || n != events {
+			t.Errorf("entry %x has %d events, but %d are passed: %v", e.Key, n, events, err)
+		}
 		key := string(e.Key)
 		if _, twice := found[key]; twice {
 			t.Errorf("%q comes twice", key)
@@ -250,7 +253,7 @@ func TestEntriesOfAnotherFormatAreRefused(t *testing.T) {
 	old := codec.Entry{Key: []byte{prefixFormat}, Value: []byte("7"), Version: 1}
 	_, checked := CheckEntry(old)
 	for _, err := range []error{checked, w.Put(old)} {
-		if !errors.Is(err, codec.UnknownFormat{Found: "7", Known: format}) {
+		if !errors.Is(err, codec.UnknownFormat{Found: "7", Known: Format}) {
 			t.Errorf("an entry of format 7: %v", err)
 		}
 	}

@@ -101,8 +101,8 @@ func (t *transaction) add(m *store.Mark) error {
 	return nil
 }
 
-// Badger drops a remembered event_id after dedupeTTL. The engine's clock decides when the event_id stops counting.
-// Badger uses the system's clock. Its TTL is longer, so that the two clocks need not agree.
+// The database drops a remembered event_id after dedupeTTL, by the system's clock. The engine's clock decides when the
+// event_id stops counting. dedupeTTL is longer, so that the two clocks need not agree.
 const dedupeTTL = store.DedupeWindow + 24*time.Hour
 
 // remembers reports whether an event_id was received within store.DedupeWindow.

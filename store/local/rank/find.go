@@ -13,7 +13,7 @@ import (
 
 // StoredMerchants returns the merchants that have a stored tree.
 func (x *Index) StoredMerchants() (all []codec.MerchantKey, err error) {
-	err = view(x.db, func(tx *bolt.Tx) error {
+	err = x.db.View(func(tx *bolt.Tx) error {
 		return tx.Bucket(bucketRoots).ForEach(func(k, _ []byte) error {
 			all = append(all, codec.MerchantKey(k))
 			return nil
@@ -38,7 +38,7 @@ func scan(ctx context.Context, db *boltfile.DB, m codec.MerchantKey, tree int, u
 			return false, err
 		}
 		s.leaves, s.entries = scannedLeaves, s.entries[:0]
-		if err := view(db, func(tx *bolt.Tx) error {
+		if err := db.View(func(tx *bolt.Tx) error {
 			t, err := loadTree(tx, m)
 			if err != nil {
 				return err

@@ -55,7 +55,7 @@ type Index struct {
 	done    chan struct{} // closed when the applying goroutine has ended
 
 	progress progress
-	sweeper  *sweeper
+	sweeper  sweeper
 
 	mergeTime prometheus.Histogram // seconds
 	events    atomic.Uint64        // of all merchants
@@ -116,10 +116,10 @@ func Open(path string, log *slog.Logger) (*Index, error) {
 		queue:         make(chan committedBatch, maxQueue),
 		merges:        make(chan chan error),
 		done:          make(chan struct{}),
+		sweeper:       newSweeper(),
 		mergeTime: newDuration("mtagd_index_merge_duration_seconds",
 			"Time that a merge takes to write the events in memory into index.db, every few seconds."),
 	}
-	x.sweeper = newSweeper(db, log)
 	if x.covered, err = x.StoredUpTo(); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -135,7 +135,7 @@ func Open(path string, log *slog.Logger) (*Index, error) {
 
 // countEvents counts the stored events. It leaves out merchants with a damaged root record, and passes the error to damaged.
 func (x *Index) countEvents(damaged func(error)) (n uint64, err error) {
-	err = view(x.db, func(tx *bolt.Tx) error {
+	err = x.db.View(func(tx *bolt.Tx) error {
 		return tx.Bucket(bucketRoots).ForEach(func(k, _ []byte) error {
 			t, err := loadTree(tx, codec.MerchantKey(k))
 			if err != nil {
@@ -173,7 +173,7 @@ func (x *Index) Replay(events []codec.Event, last uint64) error {
 	err := x.merge(x.unmerged)
 	if err == nil {
 		x.unmerged = frozenEvents{}
-		err = x.sweeper.sweep(context.Background()) // it has not started: what all merges of a rebuild replace would take many times the space
+		err = x.sweep(context.Background()) // it has not started: what all merges of a rebuild replace would take many times the space
 	}
 	if space.IsFull(err) && x.entries < maxUnmerged {
 		return nil // the first merge after Start is of the same events again
@@ -210,9 +210,13 @@ func (x *Index) Discard() error {
 }
 
 // OnDamage sets what is called when the index finds damage of its file in the background. Call it before Start.
-func (x *Index) OnDamage(call func(error)) {
-	x.onDamage = call
-	x.sweeper.onDamage = call
+func (x *Index) OnDamage(call func(error)) { x.onDamage = call }
+
+// reportDamage calls what OnDamage has set, if an error says that the file is damaged.
+func (x *Index) reportDamage(err error) {
+	if errors.Is(err, codec.ErrCorrupt) && x.onDamage != nil {
+		x.onDamage(err)
+	}
 }
 
 // Failure returns the error that has stopped the index from applying events, or nil.
@@ -243,9 +247,7 @@ func (x *Index) applyBatch(b committedBatch) {
 func (x *Index) fail(err error) {
 	x.log.Error("no events can be accepted: the index failed", "error", err)
 	x.progress.note(0, fmt.Errorf("event index: %w", err))
-	if errors.Is(err, codec.ErrCorrupt) && x.onDamage != nil {
-		x.onDamage(err)
-	}
+	x.reportDamage(err)
 }
 
 // apply adds events to the trees in memory; last is the number of their last chunk.
@@ -308,7 +310,7 @@ func (x *Index) addRecents(events []codec.Event) error {
 	if added == nil {
 		return nil
 	}
-	if err := view(x.db, func(tx *bolt.Tx) error {
+	if err := x.db.View(func(tx *bolt.Tx) error {
 		for m := range added {
 			t, err := x.load(tx, m)
 			if err != nil {
@@ -390,11 +392,6 @@ func (x *Index) CountFrom(ctx context.Context, m codec.MerchantKey, from int64) 
 		return err
 	})
 	return events, upTo, err
-}
-
-// view runs a read-only transaction. It turns a panic over a damaged file into an error.
-func view(db *boltfile.DB, do func(tx *bolt.Tx) error) error {
-	return boltfile.CatchDamage("index.db", func() error { return db.View(do) })
 }
 
 // view calls read with a reader of the merchant's trees, as of one moment. What the reader returns is valid until read

@@ -355,7 +355,7 @@ func TestAReplayOnAFullDiskIsMergedLater(t *testing.T) {
 // sweep deletes what is in no tree.
 func sweep(t *testing.T, x *Index) {
 	t.Helper()
-	if err := x.sweeper.sweep(t.Context()); err != nil {
+	if err := x.sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -464,12 +464,12 @@ func TestDrillAMergeLeavesManyReplacedNodesToTheSweeper(t *testing.T) {
 	for i := range int64(5) { // an index of an event has 16 bits
 		merge(leaves*leafEntries/5, func(at int) int64 { return int64(at)*5 + i })
 	}
-	if err := x.sweeper.sweep(t.Context()); err != nil {
+	if err := x.sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	merge(2*leaves, func(i int) int64 { return int64(i) * leafEntries / 2 })
 	var freed []freedSubtree
-	if err := view(x.db, func(tx *bolt.Tx) (err error) {
+	if err := x.db.View(func(tx *bolt.Tx) (err error) {
 		freed, err = loadFreed(tx)
 		return err
 	}); err != nil || len(freed) < 100 {

@@ -82,7 +82,7 @@ func (s *sizes) Collect(to chan<- prometheus.Metric) {
 func (s *sizes) measure() error {
 	var total uint64
 	var all []merchantSize
-	if err := view(s.x.db, func(tx *bolt.Tx) error {
+	if err := s.x.db.View(func(tx *bolt.Tx) error {
 		return tx.Bucket(bucketRoots).ForEach(func(k, v []byte) error {
 			if bytes, err := decodeSize(codec.Unseal(k, v)); err == nil && len(k) == 16 {
 				total += bytes

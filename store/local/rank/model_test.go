@@ -21,17 +21,11 @@ func (events model) add(more []codec.Event) {
 	}
 }
 
-// remove removes a merchant's events that gone is true for. It returns what an index says that it has removed.
-func (events model) remove(m codec.MerchantKey, gone func(e *codec.Event) bool) (removed Removed) {
-	events[m] = slices.DeleteFunc(slices.Clone(events[m]), func(e codec.Event) bool {
-		if gone(&e) {
-			removed.Events++
-			removed.Bytes += uint64(e.Size)
-			return true
-		}
-		return false
-	})
-	return removed
+// remove removes a merchant's events that gone is true for. It returns how many an index says that it has removed.
+func (events model) remove(m codec.MerchantKey, gone func(e *codec.Event) bool) (removed uint64) {
+	before := len(events[m])
+	events[m] = slices.DeleteFunc(slices.Clone(events[m]), func(e codec.Event) bool { return gone(&e) })
+	return uint64(before - len(events[m]))
 }
 
 func keyOf(e *codec.Event) Key { return Key{e.Time, e.Position} }

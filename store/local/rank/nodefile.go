@@ -152,7 +152,7 @@ func (x *Index) SetOpening(number uint64) error {
 
 // Opening returns the number that SetOpening has stored; 0 when there is none.
 func (x *Index) Opening() (number uint64) {
-	if err := view(x.db, func(tx *bolt.Tx) error {
+	if err := x.db.View(func(tx *bolt.Tx) error {
 		if b := loadMeta(tx, keyOpening); len(b) == 8 {
 			number = binary.BigEndian.Uint64(b)
 		}

@@ -26,16 +26,10 @@ import (
 // Drop), and bbolt overwrites freed pages only when it uses them again. They have names, times, positions and sizes of
 // events, ids of merchants and tags, and nothing else. The file does not get smaller: new events use the freed pages.
 
-// Removed is what a removal has removed.
-type Removed struct {
-	Events uint64
-	Bytes  uint64 // sum of the sizes of the events (codec.Event)
-}
-
-// Remove removes the events of a merchant that have these keys. The events must have been applied (Wait); it ignores keys
-// that no event has. The cost depends on the number of keys. If it removes overflow events, it also reads all runs whose
-// range includes one of the keys. Call it between Start and Close.
-func (x *Index) Remove(ctx context.Context, m codec.MerchantKey, keys []Key) (removed Removed, err error) {
+// Remove removes the events of a merchant that have these keys, and returns how many it has removed, like RemoveBefore. The
+// events must have been applied (Wait); it ignores keys that no event has. The cost depends on the number of keys. If it
+// removes overflow events, it also reads all runs whose range includes one of the keys. Call it between Start and Close.
+func (x *Index) Remove(ctx context.Context, m codec.MerchantKey, keys []Key) (removed uint64, err error) {
 	x.removing.Lock()
 	defer x.removing.Unlock()
 	keys = slices.Clone(keys)
@@ -46,7 +40,7 @@ func (x *Index) Remove(ctx context.Context, m codec.MerchantKey, keys []Key) (re
 		last = max(last, k.Seq)
 	}
 	if err := x.mergeFirst(ctx, m, func(_ *child, covered uint64) bool { return covered < last }); err != nil {
-		return Removed{}, err
+		return 0, err
 	}
 	entries := make([]entry, len(keys))
 	for i, k := range keys {
@@ -102,7 +96,7 @@ const removalBatch = 1000
 // RemoveBefore removes a merchant's events before a time (µs since 1970): those that were applied before the call, and
 // perhaps some that are applied meanwhile. It costs a few nodes, however many events there are; the sweeper then deletes
 // the nodes below these. Of overflow events, it reads the runs in which the time is. Call it between Start and Close.
-func (x *Index) RemoveBefore(ctx context.Context, m codec.MerchantKey, time int64) (Removed, error) {
+func (x *Index) RemoveBefore(ctx context.Context, m codec.MerchantKey, time int64) (removed uint64, err error) {
 	return x.removeBefore(ctx, m, time, false)
 }
 
@@ -114,11 +108,11 @@ func (x *Index) Drop(ctx context.Context, m codec.MerchantKey) error {
 	return err
 }
 
-func (x *Index) removeBefore(ctx context.Context, m codec.MerchantKey, time int64, names bool) (Removed, error) {
+func (x *Index) removeBefore(ctx context.Context, m codec.MerchantKey, time int64, names bool) (removed uint64, err error) {
 	x.removing.Lock()
 	defer x.removing.Unlock()
 	if err := x.mergeFirst(ctx, m, func(root *child, _ uint64) bool { return root.first.Time < time }); err != nil {
-		return Removed{}, err
+		return 0, err
 	}
 	return x.edit(ctx, m, func(t *treeEdit) error {
 		if names {
@@ -206,7 +200,7 @@ func (x *Index) mergeFirst(ctx context.Context, m codec.MerchantKey, concerns fu
 }
 
 // edit has change remove events from a merchant's stored tree, if it has one. change may return errNoChange.
-func (x *Index) edit(ctx context.Context, m codec.MerchantKey, change func(t *treeEdit) error) (removed Removed, err error) {
+func (x *Index) edit(ctx context.Context, m codec.MerchantKey, change func(t *treeEdit) error) (removed uint64, err error) {
 	x.storing.Lock()
 	defer x.storing.Unlock()
 	w := x.newMerger()
@@ -219,20 +213,20 @@ func (x *Index) edit(ctx context.Context, m codec.MerchantKey, change func(t *tr
 		if err != nil {
 			return err
 		}
-		events, bytes := t.root.counts.of(nil), t.root.bytes
+		before := t.root.counts.of(nil)
 		if err := change(t); err != nil {
 			return err
 		}
-		removed = Removed{events - t.root.counts.of(nil), bytes - t.root.bytes}
+		removed = before - t.root.counts.of(nil)
 		return t.store()
 	})
 	if err == errNoChange {
-		return Removed{}, nil
+		return 0, nil
 	}
 	if err != nil {
-		return Removed{}, err
+		return 0, err
 	}
-	x.events.Add(-removed.Events)
+	x.events.Add(-removed)
 	x.sweeper.notify()
 	return removed, nil
 }

@@ -46,7 +46,7 @@ func (r *removals) commit(t *testing.T, m codec.MerchantKey, n int) {
 // remove removes what a random removal removes, from the index and the model.
 func (r *removals) remove(t *testing.T, m codec.MerchantKey) (what string) {
 	t.Helper()
-	var got, want Removed
+	var got, want uint64
 	var err error
 	events := r.model[m]
 	switch r.rng.IntN(7) {
@@ -250,7 +250,7 @@ func TestRunsKnowTheirBoundsAfterARemoval(t *testing.T) {
 	j.push(t, x, m, 100)
 	bounds := func() (from, to Key) {
 		t.Helper()
-		testenv.Check(t, view(x.db, func(tx *bolt.Tx) error {
+		testenv.Check(t, x.db.View(func(tx *bolt.Tx) error {
 			stored, err := loadTree(tx, m)
 			if err == nil && len(stored.runs) != 1 {
 				t.Fatalf("there are %d runs", len(stored.runs))

@@ -11,7 +11,7 @@ import (
 // Start starts the goroutine that applies pushed events and merges.
 func (x *Index) Start() {
 	x.started = true
-	x.sweeper.start()
+	x.startSweeper()
 	go x.run()
 }
 

@@ -2,35 +2,22 @@ package rank
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 
 	bolt "go.etcd.io/bbolt"
-
-	"mtagd/store/local/boltfile"
-	"mtagd/store/local/codec"
 )
 
-// sweeper deletes in the background what merges and removals have taken out of the stored trees, in small transactions.
+// sweeper is the goroutine that deletes what merges and removals have taken out of the stored trees.
 type sweeper struct {
-	db     *boltfile.DB // index.db
-	log    *slog.Logger
-	commit func(*bolt.Tx) error // (*bolt.Tx).Commit, except in tests
-	budget int                  // of each transaction, in entries
-	wake   chan struct{}        // gets a value after each merge
+	wake   chan struct{} // gets a value after each merge
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the goroutine has ended
-
-	onDamage func(error) // of Index.OnDamage
 }
 
-func newSweeper(db *boltfile.DB, log *slog.Logger) *sweeper {
-	return &sweeper{db: db, log: log, commit: (*bolt.Tx).Commit, budget: sweepBudget,
-		wake: make(chan struct{}, 1), cancel: func() {}, done: make(chan struct{})}
-}
+func newSweeper() sweeper { return sweeper{wake: make(chan struct{}, 1), done: make(chan struct{})} }
 
-func (s *sweeper) start() {
+func (x *Index) startSweeper() {
 	ctx, cancel := context.WithCancel(context.Background())
+	s := &x.sweeper
 	s.cancel = cancel
 	s.notify()
 	go func() {
@@ -40,7 +27,10 @@ func (s *sweeper) start() {
 			case <-ctx.Done():
 				return
 			case <-s.wake:
-				s.report(ctx, s.sweep(ctx))
+				if err := x.sweep(ctx); err != nil && ctx.Err() == nil {
+					x.log.Error("index.db cannot be swept, and takes more space", "error", err)
+					x.reportDamage(err)
+				}
 			}
 		}
 	}()
@@ -60,27 +50,16 @@ func (s *sweeper) notify() {
 	}
 }
 
-// report logs an error, unless stop caused it, and reports damage of the file.
-func (s *sweeper) report(ctx context.Context, err error) {
-	if err == nil || ctx.Err() != nil {
-		return
-	}
-	s.log.Error("index.db cannot be swept, and takes more space", "error", err)
-	if errors.Is(err, codec.ErrCorrupt) && s.onDamage != nil {
-		s.onDamage(err)
-	}
-}
-
-// sweep deletes all freed subtrees.
-func (s *sweeper) sweep(ctx context.Context) error {
+// sweep deletes all freed subtrees, in small transactions.
+func (x *Index) sweep(ctx context.Context) error {
 	var freed []freedSubtree
-	if err := view(s.db, func(tx *bolt.Tx) (err error) {
+	if err := x.db.View(func(tx *bolt.Tx) (err error) {
 		freed, err = loadFreed(tx)
 		return err
 	}); err != nil || len(freed) == 0 {
 		return err
 	}
-	w := newMerger(s.db, s.budget, s.commit)
+	w := newMerger(x.db, sweepBudget, (*bolt.Tx).Commit)
 	w.ctx = ctx
 	return w.run(func() error {
 		for _, f := range freed {

@@ -33,7 +33,7 @@ func OpenReadOnly(path string) (*Index, error) {
 
 // StoredUpTo returns the number of a chunk: the stored trees have the events of all chunks up to it.
 func (x *Index) StoredUpTo() (covered uint64, err error) {
-	err = view(x.db, func(tx *bolt.Tx) (err error) {
+	err = x.db.View(func(tx *bolt.Tx) (err error) {
 		covered, err = loadCovered(tx)
 		return err
 	})
@@ -103,7 +103,7 @@ func (v *verifier) merchant(m codec.MerchantKey) error {
 		}
 	}
 	v.Read(min(v.done, v.total), v.total)
-	return view(v.x.db, func(tx *bolt.Tx) error {
+	return v.x.db.View(func(tx *bolt.Tx) error {
 		t, err := loadTree(tx, m)
 		if err != nil {
 			return err

@@ -138,7 +138,9 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 		}
 		// A request that changes something is finished, even when its client has gone.
 		ctx := store.WithActor(context.Background(), caller.actor(r))
-		if !changes {
+		if changes {
+			ctx = store.WithCheck(ctx, func() error { return a.mayChange(caller, partner.ID, op.name) })
+		} else {
 			var done context.CancelFunc
 			open := a.Context
 			if op.waits {
@@ -149,19 +151,31 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 		}
 		ctx = store.WithPartner(ctx, partner.ID)
 		err := checkNames(r.QueryArgs(), op.query)
-		if changes && partner.Suspended && !lawful[op.name] {
-			err = errPartnerSuspended
-		}
 		if changes {
-			err = cmp.Or(caller.check(op.name), err)
+			err = cmp.Or(caller.check(op.name), a.mayChange(caller, partner.ID, op.name), err)
 		}
 		if err == nil {
 			err = op.handle(ctx, r, partner)
+		}
+		if _, valid := a.validFor(caller); err == nil && !changes && !valid { // another node may have revoked it: what was read says so
+			err = errKeyEnded
 		}
 		if err != nil {
 			a.fail(ctx, r, err)
 		}
 	}
+}
+
+// mayChange returns an error when a caller may not make the changes of an operation any more: its key or session has ended, or
+// its partner is suspended.
+func (a *api) mayChange(c caller, id store.PartnerID, operation string) error {
+	if _, valid := a.validFor(c); !valid {
+		return errKeyEnded
+	}
+	if p, _ := a.Engine.Directory().Partner(id); p.Suspended && !lawful[operation] {
+		return errPartnerSuspended
+	}
+	return nil
 }
 
 // lawful are the POSTs that a suspended partner may still send: by law, it must answer in time when a person asks what

@@ -1,6 +1,7 @@
 package partnerapi
 
 import (
+	"context"
 	"encoding/base32"
 	"encoding/binary"
 	"hash/crc32"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 const unauthenticated = `{"message":"Authentication required","code":"AUTHENTICATION_ERROR","statusCode":401}`
@@ -119,4 +121,63 @@ func TestRevocationTakesEffectOnTheNextRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.get(config).unauthenticated()
+}
+
+// elsewhere is an engine in which something happens at another node after a request was let in, and before it is answered.
+type elsewhere struct {
+	store.Engine
+	happens func()
+}
+
+func (e elsewhere) AddMerchant(ctx context.Context, p store.PartnerID, m store.NewMerchant) (store.Merchant, error) {
+	e.happens()
+	return e.Engine.AddMerchant(ctx, p, m)
+}
+
+func (e elsewhere) Events(ctx context.Context, q store.Query) (store.Page, error) {
+	page, err := e.Engine.Events(ctx, q)
+	e.happens()
+	return page, err
+}
+
+func TestAKeyThatIsRevokedDuringARequestIsWorthNothing(t *testing.T) {
+	s := newService(t)
+	p := s.partner("Agency")
+	shop := p.merchant("Shop")
+	p.generate(shop, "client-side", "")
+	for _, c := range []struct {
+		change      bool
+		happens     func()
+		status      int
+		code, error string
+	}{
+		{true, func() { p.suspendPartner(true) }, 403, "FORBIDDEN", denied + ": your access is suspended: you can read, but not change anything"},
+		{true, func() { s.revokeAll(p) }, 401, "AUTHENTICATION_ERROR", notAuthenticated},
+		{false, func() { s.revokeAll(p) }, 401, "AUTHENTICATION_ERROR", notAuthenticated},
+	} {
+		_, key, err := s.engine.IssueKey(t.Context(), p.ID, store.KeyOptions{})
+		testenv.Check(t, err)
+		p.key = string(key)
+		s.serve(elsewhere{s.engine, c.happens}, &s.dns)
+		if c.change {
+			p.post(merchants, `{"name":"Late"}`).fails(c.status, c.code, c.error)
+		} else {
+			p.get(events + "?merchantId=" + shop).fails(c.status, c.code, c.error)
+		}
+		p.suspendPartner(false)
+	}
+	if _, n, err := s.engine.Merchants(t.Context(), store.MerchantQuery{Partner: p.ID, Limit: 10}); err != nil || n != 1 {
+		t.Errorf("there are %d merchants, want 1: %v", n, err)
+	}
+}
+
+func (s *service) revokeAll(p *partner) {
+	s.t.Helper()
+	keys, err := s.engine.Keys(s.t.Context(), p.ID)
+	testenv.Check(s.t, err)
+	for _, k := range keys {
+		if _, err := s.engine.RevokeKey(s.t.Context(), k.ID, true); err != nil {
+			s.t.Fatal(err)
+		}
+	}
 }

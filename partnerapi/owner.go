@@ -40,7 +40,7 @@ func forbidden(why string) *store.Error { return &store.Error{Kind: store.KindFo
 var errLastKey = &store.Error{Kind: store.KindConflict, Message: "This is your last API key that can change anything. " +
 	"Issue another one first, or add ?evenLast=true"}
 
-// errKeyEnded ends an export, or a request that waits, when its key ends meanwhile.
+// errKeyEnded ends a request whose key or session ends meanwhile.
 var errKeyEnded = errors.New("the API key was revoked or has expired meanwhile")
 
 // activeMerchant returns a merchant of the partner, as merchant does, unless it is suspended.

@@ -196,9 +196,25 @@ type actorKey struct{}
 
 type reasonKey struct{}
 
+type checkKey struct{}
+
 // WithActor returns a context whose changes of control data are made by an actor. Without one they are the service's.
 func WithActor(ctx context.Context, a Actor) context.Context {
 	return context.WithValue(ctx, actorKey{}, a)
+}
+
+// WithCheck returns a context whose changes of control data are made only if check returns nil. It is called when the memory
+// has all changes before this one, also those of other nodes: what allowed a request when it came may have ended since.
+func WithCheck(ctx context.Context, check func() error) context.Context {
+	return context.WithValue(ctx, checkKey{}, check)
+}
+
+// Check calls the check of a context that has one.
+func Check(ctx context.Context) error {
+	if check, ok := ctx.Value(checkKey{}).(func() error); ok {
+		return check()
+	}
+	return nil
 }
 
 // WithReason returns a context whose changes of control data are made for a reason.

@@ -63,6 +63,33 @@ func TestAChangeIsInTheDirectoryOfAnotherNode(t *testing.T) {
 	})
 }
 
+// What allowed a request when it came to this node may have ended at another one. Then the request changes nothing.
+func TestAChangeIsCheckedWhenItKnowsWhatOtherNodesHaveChanged(t *testing.T) {
+	s := newShop(t, Options{})
+	other := s.second()
+	ended := errors.New("the key has ended")
+	for i := range 20 {
+		key, text, err := s.IssueKey(t.Context(), s.partner, store.KeyOptions{})
+		testenv.Check(t, err)
+		check := func() error {
+			if _, _, ok := other.Directory().Authenticate(text, time.Now()); !ok {
+				return ended
+			}
+			return nil
+		}
+		await(t, "the key is unknown", func() bool { return check() == nil })
+		if _, err := s.RevokeKey(t.Context(), key.ID, true); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := other.AddMerchant(store.WithCheck(t.Context(), check), s.partner, store.NewMerchant{Name: "Late"}); !errors.Is(err, ended) {
+			t.Fatalf("change %d with a revoked key: %v", i, err)
+		}
+	}
+	if _, n, err := s.Merchants(t.Context(), store.MerchantQuery{Partner: s.partner, Limit: 10}); err != nil || n != 1 {
+		t.Errorf("the partner has %d merchants, want 1: %v", n, err)
+	}
+}
+
 // A load balancer may send a caller's next request to another node.
 func TestANodeAnswersWithWhatAnotherHasJustChanged(t *testing.T) {
 	s := newShop(t, Options{})

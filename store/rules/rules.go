@@ -131,10 +131,14 @@ type change struct {
 	err  error             // a record cannot be encoded: the change fails
 }
 
-// update makes a change. build adds what is to be changed; when that is nothing, nothing is written.
+// update makes a change, if the context's check still allows it (store.WithCheck). build adds what is to be changed; when that
+// is nothing, nothing is written.
 func (d *Data) update(ctx context.Context, build func(c *change) error) error {
 	var made Change
 	err := d.driver.Update(ctx, func(t Turn) (Change, error) {
+		if err := store.Check(ctx); err != nil {
+			return Change{}, err
+		}
 		c := &change{d: d, ctx: ctx, now: t.Now.UTC(), last: t.LastEntry, at: map[[2]string]int{}}
 		err := cmp.Or(build(c), c.err)
 		made = c.Change

@@ -162,7 +162,7 @@ func TestAKeyThatIsRevokedDuringARequestIsWorthNothing(t *testing.T) {
 		if c.change {
 			p.post(merchants, `{"name":"Late"}`).fails(c.status, c.code, c.error)
 		} else {
-			p.get(events + "?merchantId=" + shop).fails(c.status, c.code, c.error)
+			p.get(events+"?merchantId="+shop).fails(c.status, c.code, c.error)
 		}
 		p.suspendPartner(false)
 	}

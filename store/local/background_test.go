@@ -13,7 +13,10 @@ func TestPagesAndSummariesAreRequests(t *testing.T) {
 	e := open(t, t.TempDir())
 	defer closeEngine(t, e)
 	for name, ask := range map[string]func() error{
-		"page":    func() error { _, err := e.Events(ctx, store.Query{Merchant: store.NewMerchantID(), Limit: 1}); return err },
+		"page": func() error {
+			_, err := e.Events(ctx, store.Query{Merchant: store.NewMerchantID(), Limit: 1})
+			return err
+		},
 		"summary": func() error { _, err := e.Summary(ctx, store.SummaryQuery{}); return err },
 	} {
 		e.background.lastRequest.Store(0)

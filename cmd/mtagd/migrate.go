@@ -124,6 +124,16 @@ func (c *migrateCommand) toDirectory(p *process, bar *progressBar) (_ *migrate.R
 	}
 	defer from.Close()
 	to := local.NameOf(dir)
+	next = fmt.Sprintf("everything is in %s. Start the service there, with --data %s and without --store (MTAGD_STORE)", to, c.To)
+	moved, err := from.MovedTo(p.ctx)
+	if err != nil {
+		return nil, "", fmt.Errorf("--store: %w", err)
+	}
+	if moved == to { // an earlier run has ended, or was cut off at its very end
+		if finished, err := local.FinishImport(dir); finished || err != nil {
+			return nil, next, err
+		}
+	}
 	locked, err := from.PreventChanges(p.ctx, to)
 	if err != nil {
 		return nil, "", fmt.Errorf("--store: %w", err)
@@ -133,10 +143,10 @@ func (c *migrateCommand) toDirectory(p *process, bar *progressBar) (_ *migrate.R
 	if err := local.Import(dir, quietLog(p.stderr), func(target migrate.Target) (err error) {
 		result, err = migrate.Import(locked.Context(), from, target, migrate.Options{Log: quietLog(p.stderr), Progress: bar.count})
 		return err
-	}); err != nil {
+	}, func() error { return locked.Moved(p.ctx) }); err != nil {
 		return nil, "", fillError(p.ctx, "import", dir, err)
 	}
-	return &result, fmt.Sprintf("everything is in %s. Start the service there, with --data %s and without --store (MTAGD_STORE)", to, c.To), locked.Moved(p.ctx)
+	return &result, next, nil
 }
 
 // finish opens the database if a migration was cut off after the directory was marked as moved. next is "" when it was not.

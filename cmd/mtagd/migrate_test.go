@@ -250,6 +250,9 @@ func TestMigrateUnderLoad(t *testing.T) {
 	if out, err := exec.CommandContext(limited(), "mtagd", serveArgs(t.TempDir(), b.zone.address, []string{"--store", url})...).CombinedOutput(); err == nil || !strings.Contains(string(out), "has moved to the directory "+back) {
 		t.Errorf("a node starts on a database that has moved: %v: %s", err, out)
 	}
+	if out, err := exec.CommandContext(limited(), home.Path, home.Args[1:]...).CombinedOutput(); err != nil || !strings.Contains(string(out), "everything is in the directory "+back) {
+		t.Errorf("the same migration back again: %v: %s", err, out)
+	}
 	b.service, err = launchService(back, b.zone.address)
 	must("start on the directory", err)
 	b.expect(n)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -15,7 +16,7 @@ import (
 )
 
 // unfinishedFile is in a data directory that a restore, a repair or an import fills: it is created first and removed
-// last. As long as it is there, the directory cannot be opened. It has the name of the command.
+// last. As long as it is there, the directory cannot be opened. It has the name of the command, and what Import adds.
 const unfinishedFile = "unfinished"
 
 // ErrNotEmpty is the error of a fill of a directory with other files.
@@ -24,15 +25,25 @@ var ErrNotEmpty = errors.New("is not empty: it must be a new directory")
 // fill fills a new data directory. When do fails or is killed, the directory cannot be opened; the next fill empties it, and
 // begins again.
 func fill(dir, command string, do func() error) error {
+	if err := fillUnfinished(dir, command, do); err != nil {
+		return err
+	}
+	return finish(dir)
+}
+
+// fillUnfinished does what fill does before it lets the directory be opened: all is on disk.
+func fillUnfinished(dir, command string, do func() error) error {
 	if err := beginFill(dir, command); err != nil {
 		return err
 	}
 	if err := do(); err != nil {
 		return err
 	}
-	if err := syncAll(dir); err != nil {
-		return err
-	}
+	return syncAll(dir)
+}
+
+// finish lets a directory be opened.
+func finish(dir string) error {
 	return errors.Join(os.Remove(filepath.Join(dir, unfinishedFile)), durable.SyncPath(dir))
 }
 
@@ -124,5 +135,6 @@ func CheckFinished(dir string) error {
 		return fmt.Errorf("%s is there, but empty: a restore, repair or migration into this directory has not finished. Run it again, because events are missing",
 			filepath.Join(dir, unfinishedFile))
 	}
-	return fmt.Errorf("%q into this directory has not finished: run it again, because events are missing", command)
+	name, _, _ := strings.Cut(string(command), "\n")
+	return fmt.Errorf("%q into this directory has not finished: run it again, because events are missing", name)
 }

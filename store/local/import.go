@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	"mtagd/store"
@@ -15,10 +17,11 @@ import (
 	"mtagd/store/migrate"
 )
 
-// Import fills a new data directory with what do adds to a target. An import that was cut off leaves a directory that
-// cannot be opened; another Import begins again.
-func Import(dir string, log *slog.Logger, do func(migrate.Target) error) error {
-	return fill(dir, "mtagd migrate", func() error {
+// Import fills a new data directory with what do adds to a target. When all is on disk, it calls done, which marks the source
+// as moved. Only then can the directory be opened: never can both. After an import that was cut off before done, another
+// Import begins again; after one that was cut off later, FinishImport ends it.
+func Import(dir string, log *slog.Logger, do func(migrate.Target) error, done func() error) error {
+	err := fillUnfinished(dir, importCommand, func() error {
 		d := &directory{dir: dir, log: log}
 		err := d.open()
 		if err == nil {
@@ -26,6 +29,33 @@ func Import(dir string, log *slog.Logger, do func(migrate.Target) error) error {
 		}
 		return errors.Join(err, d.close())
 	})
+	if err == nil {
+		err = writeMarker(dir, importCommand+"\n"+complete)
+	}
+	if err == nil {
+		err = done()
+	}
+	if err == nil {
+		err = finish(dir)
+	}
+	return err
+}
+
+const (
+	importCommand = "mtagd migrate"
+	complete      = "complete" // the second line of the file unfinished: only the source may have to be marked
+)
+
+// FinishImport lets a directory be opened whose source is marked as moved to it. It reports whether that is done.
+func FinishImport(dir string) (finished bool, err error) {
+	marker, err := os.ReadFile(filepath.Join(dir, unfinishedFile))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return exists(filepath.Join(dir, "control.db")), nil
+	case err != nil || string(marker) != importCommand+"\n"+complete:
+		return false, err
+	}
+	return true, finish(dir)
 }
 
 // directory is one that Import fills, a migrate.Target: at first its parts are open, and from Index on the engine.

@@ -144,6 +144,61 @@ func TestKilledImports(t *testing.T) {
 	s.expectSame("the directory", want, s.answers(openLocal(t, dir)))
 }
 
+// At no moment of an import's end can both the database and the directory be opened.
+func TestAnImportThatIsCutOffAtItsEnd(t *testing.T) {
+	url, dir := pgtest.Database(t), filepath.Join(t.TempDir(), "new")
+	e := openDatabase(t, url)
+	s := newShop(t, e)
+	s.send(200)
+	want := s.answers(e)
+	closeEngine(t, e)
+	for _, isMarked := range []bool{false, true} {
+		src := target(t, url)
+		held := must(src.PreventChanges(t.Context(), "the directory "+dir))
+		if err := local.Import(dir, quiet, func(dst migrate.Target) error {
+			_, err := migrate.Import(held.Context(), src, dst, silent())
+			return err
+		}, func() error {
+			if isMarked {
+				testenv.Check(t, held.Moved(t.Context()))
+			}
+			return errCut
+		}); !errors.Is(err, errCut) {
+			t.Fatal(err)
+		}
+		held.Release()
+		_, err := local.Open(dir, local.Options{Log: quiet})
+		expectUnfinished(t, cutAt{method: "Moved", after: isMarked}, err)
+		if !isMarked {
+			closeEngine(t, openDatabase(t, url))
+		} else if _, err := postgres.Open(t.Context(), url, postgres.Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), "has moved to the directory") {
+			t.Errorf("the database opens: %v", err)
+		}
+	}
+	for range 2 {
+		if finished, err := local.FinishImport(dir); err != nil || !finished {
+			t.Fatalf("the directory is not finished: %v", err)
+		}
+	}
+	s.expectSame("the directory", want, s.answers(openLocal(t, dir)))
+}
+
+// What was not complete is not finished.
+func TestFinishOfADirectoryThatIsNotComplete(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new")
+	done := func() error { t.Error("it is complete"); return nil }
+	if err := local.Import(dir, quiet, func(migrate.Target) error { return errCut }, done); !errors.Is(err, errCut) {
+		t.Fatal(err)
+	}
+	for _, where := range []string{dir, filepath.Join(dir, "nowhere")} {
+		if finished, err := local.FinishImport(where); err != nil || finished {
+			t.Errorf("%s is finished: %v, %v", where, finished, err)
+		}
+	}
+	_, err := local.Open(dir, local.Options{Log: quiet})
+	expectUnfinished(t, cutAt{}, err)
+}
+
 // killedSource is killed when it has been marked as moved.
 type killedSource struct{ migrate.Live }
 

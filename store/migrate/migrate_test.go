@@ -290,13 +290,11 @@ func copyBack(t *testing.T, url, dir string, wrap func(migrate.Target) migrate.T
 		return result, err
 	}
 	defer held.Release()
-	if err := local.Import(dir, quiet, func(dst migrate.Target) (err error) {
+	err = local.Import(dir, quiet, func(dst migrate.Target) (err error) {
 		result, err = migrate.Import(held.Context(), src, wrap(dst), silent())
 		return err
-	}); err != nil {
-		return result, err
-	}
-	return result, held.Moved(t.Context())
+	}, func() error { return held.Moved(t.Context()) })
+	return result, err
 }
 
 func unchanged(dst migrate.Target) migrate.Target { return dst }

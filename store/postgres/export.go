@@ -70,6 +70,15 @@ func (d *Database) Place(ctx context.Context) (migrate.Place, error) {
 	return p, err
 }
 
+// MovedTo returns where the data of the database has moved; "" when it has not.
+func (d *Database) MovedTo(ctx context.Context) (to string, err error) {
+	all, err := conn.Column[string](ctx, d.db.Pool, "SELECT peer FROM move WHERE direction = 'out' AND ready")
+	if len(all) > 0 {
+		to = all[0]
+	}
+	return to, err
+}
+
 // refuseMoved returns an error if the database is being filled, or if its data has moved.
 func refuseMoved(ctx context.Context, tx conn.Querier) error {
 	return conn.Query(ctx, tx, func(rows pgx.Rows) error {
@@ -155,7 +164,7 @@ func (l Locked) Context() context.Context { return l.guard.Held }
 // Moved marks the database as moved, and releases the locks.
 func (l Locked) Moved(ctx context.Context) error {
 	if err := l.guard.Finish(ctx); err != nil {
-		return fmt.Errorf("it is not known whether the database is marked as moved, so start no node on it: %w", err)
+		return fmt.Errorf("it is not known whether the database is marked as moved. Start nothing, and run the same command again: %w", err)
 	}
 	return nil
 }

@@ -260,8 +260,11 @@ func TestAServerWithoutRoomIsUnavailable(t *testing.T) {
 	if err := (control.Driver{Control: s.Control}).Update(t.Context(), func(rules.Turn) (rules.Change, error) { return rules.Change{}, full }); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("a change gets %v, want KindUnavailable", err)
 	}
-	if err := s.db.Read(t.Context(), func(pgx.Tx) error { return full }); store.KindOf(err) != store.KindUnavailable {
-		t.Errorf("a read gets %v, want KindUnavailable", err)
+	for code, want := range map[string]string{"53100": "no room", "53300": "no connection to spare"} {
+		full.Code = code
+		if err := s.db.Read(t.Context(), func(pgx.Tx) error { return full }); store.KindOf(err) != store.KindUnavailable || !strings.Contains(err.Error(), want) {
+			t.Errorf("a read that fails with %s gets %v, want KindUnavailable with %q", code, err, want)
+		}
 	}
 }
 

@@ -40,6 +40,24 @@ func TestACommitThatTheServerRefuses(t *testing.T) {
 	s.expect(3)
 }
 
+// A database that answers, but has no room for events, makes the node not ready, until a flush is written.
+func TestANodeThatWritesNoEventsIsNotReady(t *testing.T) {
+	s := newShop(t, Options{})
+	s.record(s.visit(0, 0))
+	makeRoom := s.onRows("BEFORE INSERT ON event", "RAISE 'the disk is full' USING ERRCODE = '53100';")
+	await(t, "the node is ready", func() bool {
+		if err := s.Record(t.Context(), []store.Mark{s.visit(0, 1)}); store.KindOf(err) != store.KindUnavailable {
+			t.Fatalf("an event gets %v, want KindUnavailable", err)
+		}
+		err := s.Ready()
+		return err != nil && strings.Contains(err.Error(), "no events were written for") && strings.Contains(err.Error(), "the disk is full")
+	})
+	makeRoom()
+	s.record(s.visit(0, 1))
+	await(t, "the node is not ready after it has written an event", func() bool { return s.Ready() == nil })
+	s.expect(2)
+}
+
 // When the second commit of a flush is refused, the first one has recorded its events. They are acknowledged, once the
 // standbys have them.
 func TestARefusalAfterTheCommit(t *testing.T) {

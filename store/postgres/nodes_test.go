@@ -278,6 +278,17 @@ func TestWhatADatabaseMustBe(t *testing.T) {
 	refused("synchronous_commit is off", url+"&synchronous_commit=off")
 	s := &shop{t: t, url: url}
 	e := s.second()
+	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
+		name := "in_" + strings.ToLower(encoding)
+		if _, err := e.db.Pool.Exec(t.Context(), "CREATE DATABASE "+name+" TEMPLATE template0 LOCALE 'C' ENCODING "+encoding); err != nil {
+			t.Fatal(err)
+		}
+		_, query, _ := strings.Cut(url, "?")
+		refused("the encoding of the database is "+encoding, "postgres:///"+name+"?"+query)
+		if _, err := e.db.Pool.Exec(t.Context(), "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if _, err := e.db.Pool.Exec(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, true)"); err != nil {
 		t.Fatal(err)
 	}

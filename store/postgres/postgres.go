@@ -191,13 +191,21 @@ func (e *engine) openRooms(ctx context.Context, opt Options) error {
 		if e.Control, err = control.Load(ctx, e.db, cmp.Or(opt.AuditLimits, store.DefaultAuditLimits)); err != nil {
 			return err
 		}
-		e.Nodes, e.Reader = nodes.New(e.db, e.Ready), read.New(e.db, e.Control, opt.verifyPiece)
+		e.Nodes, e.Reader = nodes.New(e.db, e.Control.Ready), read.New(e.db, e.Control, opt.verifyPiece)
 		e.Reader.OwnerOf = e.Directory().Owner
 		if e.Writer, err = write.New(ctx, e.db, e.counts, write.Options{Size: opt.Size, FlushTimeout: opt.FlushTimeout, Recorded: e.Watchers.Wake, Metrics: opt.Metrics}); err != nil || opt.Retention == 0 {
 			return err
 		}
 		return e.SetDefaultRetention(ctx, opt.Retention)
 	})
+}
+
+// Ready implements store.Engine.
+func (e *engine) Ready() error {
+	if err := e.Control.Ready(); err != nil {
+		return err
+	}
+	return e.Failing(time.Now())
 }
 
 // Close implements store.Engine.

@@ -49,6 +49,7 @@ func parseURL(address string) (*pgxpool.Config, error) {
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "mtagd"
 	}
+	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // the default is the database's, which checkSettings looks at
 	config.ConnConfig.OnNotice = noteIncompleteCommit
 	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		encodeFast(conn.TypeMap())
@@ -86,12 +87,15 @@ func isPooler(ctx context.Context, config *pgxpool.Config) (pooled bool, err err
 	return pid != conn.PgConn().PID(), err
 }
 
-// checkDurability refuses a server whose commits do not wait until they are durable. If that is set later, flushes and
-// changes wait all the same (durably).
-func checkDurability(ctx context.Context, pool *pgxpool.Pool) error {
-	var level string
-	if err := pool.QueryRow(ctx, "SHOW synchronous_commit").Scan(&level); err != nil {
+// checkSettings refuses a database that cannot store all characters, and a server whose commits do not wait until they are
+// durable. If that is set later, flushes and changes wait all the same (durably).
+func checkSettings(ctx context.Context, pool *pgxpool.Pool) error {
+	var encoding, level string
+	if err := pool.QueryRow(ctx, "SELECT current_setting('server_encoding'), current_setting('synchronous_commit')").Scan(&encoding, &level); err != nil {
 		return err
+	}
+	if encoding != "UTF8" {
+		return fmt.Errorf("the encoding of the database is %s: it must be UTF8. Create the database with ENCODING 'UTF8'", encoding)
 	}
 	if level == "off" || level == "local" {
 		return fmt.Errorf("synchronous_commit is %s in the database: events would be acknowledged before they are durable. Set it to on", level)

@@ -56,7 +56,7 @@ type DB struct {
 	running sync.WaitGroup
 }
 
-// Open connects to a database. It returns an error if commits do not wait until they are durable.
+// Open connects to a database. It returns an error if commits do not wait until they are durable, or its encoding is not UTF8.
 func Open(ctx context.Context, address string, opt Options) (*DB, error) {
 	config, err := configure(ctx, address)
 	if err != nil {
@@ -68,7 +68,7 @@ func Open(ctx context.Context, address string, opt Options) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := InTime(ctx, func(ctx context.Context) error { return checkDurability(ctx, pool) }); err != nil {
+	if err := InTime(ctx, func(ctx context.Context) error { return checkSettings(ctx, pool) }); err != nil {
 		pool.Close()
 		return nil, err
 	}

@@ -22,7 +22,7 @@ func IsConnectionFailure(err error) bool {
 		switch class := pgErr.Code[:2]; {
 		case pgErr.SeverityUnlocalized == "FATAL" || pgErr.SeverityUnlocalized == "PANIC":
 			return true // the server has ended the connection
-		case class == "08", class == "57" && pgErr.Code != queryCanceled, pgErr.Code == "25006", pgErr.Code == "53300",
+		case class == "08", class == "57" && pgErr.Code != queryCanceled, pgErr.Code == "25006", pgErr.Code == tooManyConnections,
 			pgErr.Code == serializationFailure:
 			return true // connection failure, shutdown, read-only (a standby), too many connections, serialization failure
 		}
@@ -39,7 +39,9 @@ func Unavailable(err error) error {
 	if store.KindOf(err) != store.KindInternal {
 		return err
 	}
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code[:2] == insufficientResources {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == tooManyConnections {
+		return fmt.Errorf("%w: %w", store.Unavailable("the database has no connection to spare"), err)
+	} else if ok && pgErr.Code[:2] == insufficientResources {
 		return fmt.Errorf("%w: %w", store.Unavailable("the database has no room"), err)
 	}
 	if IsConnectionFailure(err) {
@@ -48,7 +50,8 @@ func Unavailable(err error) error {
 	return err
 }
 
-// insufficientResources is the class of the SQLSTATEs of a server whose disk is full, or that has too little memory.
+// insufficientResources is the class of the SQLSTATEs of a server whose disk is full, or that has too little memory, and of
+// tooManyConnections.
 const insufficientResources = "53"
 
 var ErrNoAnswer = store.Unavailable("the database does not answer")
@@ -63,5 +66,6 @@ func EndedOr(ctx context.Context, err error) error {
 
 const (
 	queryCanceled        = "57014" // the SQLSTATE of a statement that was canceled
+	tooManyConnections   = "53300"
 	serializationFailure = "40001" // the server aborted the transaction, for example during a promotion
 )

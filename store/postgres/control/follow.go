@@ -245,7 +245,7 @@ func (c *Control) followOnce(ctx context.Context) error {
 	return nil
 }
 
-// Ready implements store.Engine.
+// Ready returns why the directory is too old, or nil.
 func (c *Control) Ready() error {
 	if c.follower.lost.Load() {
 		return errMissed

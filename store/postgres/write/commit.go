@@ -33,7 +33,11 @@ func (w *Writer) commitFlush(f *flush) error {
 	ctx, cancel := context.WithTimeout(context.Background(), w.opt.FlushTimeout)
 	defer cancel()
 	w.metrics.Grouped(len(f.items))
-	if err := w.writeFlush(ctx, f); err != nil {
+	err := w.writeFlush(ctx, f)
+	if err != nil || !f.needsNoCommit() {
+		w.noteFlush(err, time.Now())
+	}
+	if err != nil {
 		return err
 	}
 	w.metrics.Committed(began, len(f.events)+len(f.changed) > 0)
@@ -65,6 +69,47 @@ func (w *Writer) writeFlush(ctx context.Context, f *flush) error {
 	}
 	w.db.NoteConfirmed(f.seen)
 	return nil
+}
+
+// failures are those of consecutive flushes, because of the database.
+type failures struct {
+	first, last time.Time
+	err         error // the last one
+}
+
+// tryAgainAfter is how long after a failure a node is ready again. A load balancer may have taken it out, so that only then
+// it gets the events that show whether the database takes them.
+const tryAgainAfter = 10 * time.Second
+
+// noteFlush notes the error of a flush, or nil for one that was written.
+func (w *Writer) noteFlush(err error, now time.Time) {
+	if err == nil {
+		w.failed.Store(nil)
+	} else if isOfDatabase(err) {
+		all := failures{now, now, err}
+		if before := w.failed.Load(); before != nil {
+			all.first = before.first
+		}
+		w.failed.Store(&all)
+	}
+}
+
+// isOfDatabase reports whether a flush has failed because of the database, and not of what a sender has sent.
+func isOfDatabase(err error) bool {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		class := pgErr.Code[:2]
+		return class != "22" && class != "23" && class != "54" // values that it cannot store: invalid, inconsistent, too large
+	}
+	return conn.IsConnectionFailure(err)
+}
+
+// Failing returns why no events are written, or nil. A single failure, as in a fail-over, says nothing.
+func (w *Writer) Failing(now time.Time) error {
+	f := w.failed.Load()
+	if f == nil || f.last.Sub(f.first) <= store.MaxDirectoryAge || now.Sub(f.last) > tryAgainAfter {
+		return nil
+	}
+	return fmt.Errorf("no events were written for %v: %w", now.Sub(f.first).Round(time.Millisecond), f.err)
 }
 
 // isRefused reports whether a flush was refused before its commit, so that surely nothing is recorded: it has waited for a

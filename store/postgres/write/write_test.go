@@ -2,12 +2,14 @@ package write
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"mtagd/store"
 	"mtagd/store/pgtest"
@@ -60,6 +62,43 @@ func TestAFlushHasItsOwnIsolation(t *testing.T) {
 	var level string
 	if err := session.QueryRow(t.Context(), "SHOW transaction_isolation").Scan(&level); err != nil || level != "read committed" {
 		t.Errorf("a flush is %s, %v", level, err)
+	}
+}
+
+// Only failures of the database that go on make a node not ready, and only while there are new ones.
+func TestWhenFlushesFail(t *testing.T) {
+	full, invalid := &pgconn.PgError{Code: "53100"}, &pgconn.PgError{Code: "22021"}
+	w, start, last := &Writer{}, time.Now(), time.Duration(0)
+	for i, c := range []struct {
+		at    time.Duration
+		noted bool
+		err   error
+		fails bool
+	}{
+		{0, true, full, false},
+		{store.MaxDirectoryAge, false, nil, false}, // one failure says nothing, however long ago
+		{0, true, nil, false},
+		{0, true, full, false},
+		{store.MaxDirectoryAge, true, fmt.Errorf("a flush: %w", context.DeadlineExceeded), false},
+		{time.Millisecond, true, &pgconn.PgError{Code: LockNotAvailable}, true},
+		{tryAgainAfter, false, nil, true},
+		{time.Millisecond, false, nil, false}, // a load balancer may send events again
+		{0, true, invalid, false},
+		{0, true, context.Canceled, false},
+		{0, true, full, true},
+		{0, true, invalid, true},
+		{0, true, nil, false},
+		{time.Second, true, full, false},
+		{time.Hour, true, invalid, false},
+	} {
+		last += c.at
+		now := start.Add(last)
+		if c.noted {
+			w.noteFlush(c.err, now)
+		}
+		if err := w.Failing(now); (err != nil) != c.fails {
+			t.Errorf("step %d, after %v: %v", i, last, err)
+		}
 	}
 }
 

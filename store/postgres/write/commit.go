@@ -101,8 +101,11 @@ func isRefusal(err error) bool {
 	if !ok {
 		return errors.Is(err, context.DeadlineExceeded) // flushTimeout: a lock may also keep a statement from being prepared
 	}
-	class := pgErr.Code[:2]
-	return !conn.IsConnectionFailure(err) && class != "22" && class != "23" && class != "54" // values that it cannot store: invalid, inconsistent, too large
+	switch pgErr.Code[:2] {
+	case "22", "23", "54": // values that cannot be stored: invalid, inconsistent, too large
+		return false
+	}
+	return !conn.IsConnectionFailure(err)
 }
 
 // Failing returns why no events are written although the database answers, or nil. A single failure says nothing: a

@@ -56,7 +56,8 @@ type DB struct {
 	running sync.WaitGroup
 }
 
-// Open connects to a database. It returns an error if commits do not wait until they are durable, or its encoding is not UTF8.
+// Open connects to a database. It returns an error if commits do not wait until they are durable, or if the encoding is not
+// UTF8.
 func Open(ctx context.Context, address string, opt Options) (*DB, error) {
 	config, err := configure(ctx, address)
 	if err != nil {

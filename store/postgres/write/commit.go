@@ -34,7 +34,7 @@ func (w *Writer) commitFlush(f *flush) error {
 	defer cancel()
 	w.metrics.Grouped(len(f.items))
 	err := w.writeFlush(ctx, f)
-	if err != nil || !f.needsNoCommit() {
+	if err != nil || len(f.events) > 0 {
 		w.noteFlush(err, time.Now())
 	}
 	if err != nil {
@@ -71,7 +71,7 @@ func (w *Writer) writeFlush(ctx context.Context, f *flush) error {
 	return nil
 }
 
-// failures are those of consecutive flushes, because of the database.
+// failures are those of flushes that the database has refused since it last took events.
 type failures struct {
 	first, last time.Time
 	err         error // the last one
@@ -81,11 +81,11 @@ type failures struct {
 // it gets the events that show whether the database takes them.
 const tryAgainAfter = 10 * time.Second
 
-// noteFlush notes the error of a flush, or nil for one that was written.
+// noteFlush notes the error of a flush, or nil for one that has written events.
 func (w *Writer) noteFlush(err error, now time.Time) {
 	if err == nil {
 		w.failed.Store(nil)
-	} else if isOfDatabase(err) {
+	} else if isRefusal(err) {
 		all := failures{now, now, err}
 		if before := w.failed.Load(); before != nil {
 			all.first = before.first
@@ -94,16 +94,22 @@ func (w *Writer) noteFlush(err error, now time.Time) {
 	}
 }
 
-// isOfDatabase reports whether a flush has failed because of the database, and not of what a sender has sent.
-func isOfDatabase(err error) bool {
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
-		class := pgErr.Code[:2]
-		return class != "22" && class != "23" && class != "54" // values that it cannot store: invalid, inconsistent, too large
+// isRefusal reports whether the database has refused a flush, and not because of what a sender has sent. A connection that
+// fails is no refusal: Control.Ready knows of it, and knows sooner when there is one again, as after a fail-over.
+func isRefusal(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return errors.Is(err, context.DeadlineExceeded) // flushTimeout: a lock may also keep a statement from being prepared
 	}
-	return conn.IsConnectionFailure(err)
+	switch pgErr.Code[:2] {
+	case "22", "23", "54": // values that cannot be stored: invalid, inconsistent, too large
+		return false
+	}
+	return !conn.IsConnectionFailure(err)
 }
 
-// Failing returns why no events are written, or nil. A single failure, as in a fail-over, says nothing.
+// Failing returns why no events are written although the database answers, or nil. A single failure says nothing: a
+// fail-over may make one flush take too long, but none after it begins before the database answers.
 func (w *Writer) Failing(now time.Time) error {
 	f := w.failed.Load()
 	if f == nil || f.last.Sub(f.first) <= store.MaxDirectoryAge || now.Sub(f.last) > tryAgainAfter {

@@ -42,7 +42,7 @@ type Writer struct {
 	queue    *groupcommit.Queue
 	metrics  *groupcommit.Metrics
 	flushing atomic.Pointer[time.Time] // when the flush under way began; nil: none is under way
-	failed   atomic.Pointer[failures]  // nil: the last flush was written
+	failed   atomic.Pointer[failures]  // nil: none since events were written
 	space    space
 }
 

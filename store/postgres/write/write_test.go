@@ -3,6 +3,7 @@ package write
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"testing"
@@ -85,6 +86,8 @@ func TestWhenFlushesFail(t *testing.T) {
 		{time.Millisecond, false, nil, false}, // a load balancer may send events again
 		{0, true, invalid, false},
 		{0, true, context.Canceled, false},
+		{0, true, &pgconn.PgError{Code: "57P01"}, false}, // the connection has ended, as in a fail-over
+		{0, true, io.ErrUnexpectedEOF, false},
 		{0, true, full, true},
 		{0, true, invalid, true},
 		{0, true, nil, false},

@@ -157,7 +157,9 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 		if err == nil {
 			err = op.handle(ctx, r, partner)
 		}
-		if _, valid := a.validFor(caller); err == nil && !changes && !valid { // another node may have revoked it: what was read says so
+		if _, valid := a.validFor(caller); err == nil && !changes && !valid { // this node may know it only since it has read
+			r.Response.Header.Del(fasthttp.HeaderContentEncoding)
+			r.Response.Header.Del(fasthttp.HeaderContentDisposition)
 			err = errKeyEnded
 		}
 		if err != nil {

@@ -203,8 +203,9 @@ func WithActor(ctx context.Context, a Actor) context.Context {
 	return context.WithValue(ctx, actorKey{}, a)
 }
 
-// WithCheck returns a context whose changes of control data are made only if check returns nil. It is called when the memory
-// has all changes before this one, also those of other nodes: what allowed a request when it came may have ended since.
+// WithCheck returns a context whose changes of control data are made only if check returns nil. check is called in the turn
+// of each change, when this node knows all earlier ones, also those of other nodes: what allowed a request when it came may
+// have ended since.
 func WithCheck(ctx context.Context, check func() error) context.Context {
 	return context.WithValue(ctx, checkKey{}, check)
 }

@@ -129,8 +129,8 @@ func (c *migrateCommand) toDirectory(p *process, bar *progressBar) (_ *migrate.R
 	if err != nil {
 		return nil, "", fmt.Errorf("--store: %w", err)
 	}
-	if moved == to { // an earlier run has ended, or was cut off at its very end
-		if finished, err := local.FinishImport(dir); finished || err != nil {
+	if moved != "" { // an earlier run has ended, or was cut off at its very end
+		if finished, err := local.FinishImport(dir, moved); finished || err != nil {
 			return nil, next, err
 		}
 	}
@@ -140,10 +140,17 @@ func (c *migrateCommand) toDirectory(p *process, bar *progressBar) (_ *migrate.R
 	}
 	defer locked.Release()
 	var result migrate.Result
-	if err := local.Import(dir, quietLog(p.stderr), func(target migrate.Target) (err error) {
+	var markErr error
+	if err := local.Import(dir, to, quietLog(p.stderr), func(target migrate.Target) (err error) {
 		result, err = migrate.Import(locked.Context(), from, target, migrate.Options{Log: quietLog(p.stderr), Progress: bar.count})
 		return err
-	}, func() error { return locked.Moved(p.ctx) }); err != nil {
+	}, func() error {
+		markErr = locked.Moved(p.ctx)
+		return markErr
+	}); err != nil {
+		if markErr != nil {
+			return nil, "", markErr
+		}
 		return nil, "", fillError(p.ctx, "import", dir, err)
 	}
 	return &result, next, nil

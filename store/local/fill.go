@@ -135,6 +135,8 @@ func CheckFinished(dir string) error {
 		return fmt.Errorf("%s is there, but empty: a restore, repair or migration into this directory has not finished. Run it again, because events are missing",
 			filepath.Join(dir, unfinishedFile))
 	}
-	name, _, _ := strings.Cut(string(command), "\n")
-	return fmt.Errorf("%q into this directory has not finished: run it again, because events are missing", name)
+	if name, _, isComplete := strings.Cut(string(command), complete); isComplete {
+		return fmt.Errorf("%q into this directory has not finished: run it again", name)
+	}
+	return fmt.Errorf("%q into this directory has not finished: run it again, because events are missing", command)
 }

@@ -18,9 +18,9 @@ import (
 )
 
 // Import fills a new data directory with what do adds to a target. When all is on disk, it calls done, which marks the source
-// as moved. Only then can the directory be opened: never can both. After an import that was cut off before done, another
-// Import begins again; after one that was cut off later, FinishImport ends it.
-func Import(dir string, log *slog.Logger, do func(migrate.Target) error, done func() error) error {
+// as moved to the place with the name to. Only then can the directory be opened: never can both. After an import that was cut
+// off before done, another Import begins again; after one that was cut off later, FinishImport ends it.
+func Import(dir, to string, log *slog.Logger, do func(migrate.Target) error, done func() error) error {
 	err := fillUnfinished(dir, importCommand, func() error {
 		d := &directory{dir: dir, log: log}
 		err := d.open()
@@ -30,7 +30,7 @@ func Import(dir string, log *slog.Logger, do func(migrate.Target) error, done fu
 		return errors.Join(err, d.close())
 	})
 	if err == nil {
-		err = writeMarker(dir, importCommand+"\n"+complete)
+		err = writeMarker(dir, importCommand+complete+to)
 	}
 	if err == nil {
 		err = done()
@@ -43,16 +43,19 @@ func Import(dir string, log *slog.Logger, do func(migrate.Target) error, done fu
 
 const (
 	importCommand = "mtagd migrate"
-	complete      = "complete" // the second line of the file unfinished: only the source may have to be marked
+	// complete follows importCommand in the file unfinished when all is on disk, and the source may be marked as moved or
+	// not. Then comes the name that the mark has.
+	complete = "\ncomplete\n"
 )
 
-// FinishImport lets a directory be opened whose source is marked as moved to it. It reports whether that is done.
-func FinishImport(dir string) (finished bool, err error) {
+// FinishImport lets a directory be opened whose source is marked as moved to a place. finished: it can be opened, perhaps
+// since an earlier call.
+func FinishImport(dir, movedTo string) (finished bool, err error) {
 	marker, err := os.ReadFile(filepath.Join(dir, unfinishedFile))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return exists(filepath.Join(dir, "control.db")), nil
-	case err != nil || string(marker) != importCommand+"\n"+complete:
+		return movedTo == NameOf(dir) && exists(filepath.Join(dir, "control.db")), nil
+	case err != nil || string(marker) != importCommand+complete+movedTo:
 		return false, err
 	}
 	return true, finish(dir)

@@ -44,7 +44,7 @@ func TestEventsAfterAnImport(t *testing.T) {
 	}}
 	killed := errors.New("killed")
 	for _, want := range []error{killed, nil} { // the second one begins again
-		err := Import(dir, quiet, func(dst migrate.Target) error {
+		err := Import(dir, "here", quiet, func(dst migrate.Target) error {
 			return errors.Join(dst.Add(t.Context(), migrate.Portion{Events: events}), dst.SetControl(t.Context(), control), dst.Index(t.Context(), last), want)
 		}, func() error { return nil })
 		if !errors.Is(err, want) {

@@ -155,7 +155,7 @@ func TestAnImportThatIsCutOffAtItsEnd(t *testing.T) {
 	for _, isMarked := range []bool{false, true} {
 		src := target(t, url)
 		held := must(src.PreventChanges(t.Context(), "the directory "+dir))
-		if err := local.Import(dir, quiet, func(dst migrate.Target) error {
+		if err := local.Import(dir, "the directory "+dir, quiet, func(dst migrate.Target) error {
 			_, err := migrate.Import(held.Context(), src, dst, silent())
 			return err
 		}, func() error {
@@ -175,10 +175,14 @@ func TestAnImportThatIsCutOffAtItsEnd(t *testing.T) {
 			t.Errorf("the database opens: %v", err)
 		}
 	}
-	for range 2 {
-		if finished, err := local.FinishImport(dir); err != nil || !finished {
-			t.Fatalf("the directory is not finished: %v", err)
-		}
+	if finished, err := local.FinishImport(dir, "the directory elsewhere"); err != nil || finished {
+		t.Errorf("the directory is finished for a database that has moved elsewhere: %v, %v", finished, err)
+	}
+	if finished, err := local.FinishImport(dir, "the directory "+dir); err != nil || !finished {
+		t.Fatalf("the directory is not finished: %v", err)
+	}
+	if finished, err := local.FinishImport(dir, local.NameOf(dir)); err != nil || !finished {
+		t.Errorf("a finished directory is not known as one: %v", err)
 	}
 	s.expectSame("the directory", want, s.answers(openLocal(t, dir)))
 }
@@ -187,11 +191,11 @@ func TestAnImportThatIsCutOffAtItsEnd(t *testing.T) {
 func TestFinishOfADirectoryThatIsNotComplete(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	done := func() error { t.Error("it is complete"); return nil }
-	if err := local.Import(dir, quiet, func(migrate.Target) error { return errCut }, done); !errors.Is(err, errCut) {
+	if err := local.Import(dir, "the directory "+dir, quiet, func(migrate.Target) error { return errCut }, done); !errors.Is(err, errCut) {
 		t.Fatal(err)
 	}
 	for _, where := range []string{dir, filepath.Join(dir, "nowhere")} {
-		if finished, err := local.FinishImport(where); err != nil || finished {
+		if finished, err := local.FinishImport(where, local.NameOf(where)); err != nil || finished {
 			t.Errorf("%s is finished: %v, %v", where, finished, err)
 		}
 	}

@@ -290,7 +290,7 @@ func copyBack(t *testing.T, url, dir string, wrap func(migrate.Target) migrate.T
 		return result, err
 	}
 	defer held.Release()
-	err = local.Import(dir, quiet, func(dst migrate.Target) (err error) {
+	err = local.Import(dir, "the directory "+dir, quiet, func(dst migrate.Target) (err error) {
 		result, err = migrate.Import(held.Context(), src, wrap(dst), silent())
 		return err
 	}, func() error { return held.Moved(t.Context()) })

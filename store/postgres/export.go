@@ -70,13 +70,14 @@ func (d *Database) Place(ctx context.Context) (migrate.Place, error) {
 	return p, err
 }
 
-// MovedTo returns where the data of the database has moved; "" when it has not.
+// MovedTo returns where the data of the database has moved; "" when it has not. The standbys know it too.
 func (d *Database) MovedTo(ctx context.Context) (to string, err error) {
 	all, err := conn.Column[string](ctx, d.db.Pool, "SELECT peer FROM move WHERE direction = 'out' AND ready")
-	if len(all) > 0 {
-		to = all[0]
+	if err != nil || len(all) == 0 {
+		return "", err
 	}
-	return to, err
+	_, err = d.db.ConfirmAll(ctx)
+	return all[0], err
 }
 
 // refuseMoved returns an error if the database is being filled, or if its data has moved.

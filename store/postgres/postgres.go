@@ -202,10 +202,7 @@ func (e *engine) openRooms(ctx context.Context, opt Options) error {
 
 // Ready implements store.Engine.
 func (e *engine) Ready() error {
-	if err := e.Control.Ready(); err != nil {
-		return err
-	}
-	return e.Failing(time.Now())
+	return cmp.Or(e.Control.Ready(), e.Writer.Ready())
 }
 
 // Close implements store.Engine.

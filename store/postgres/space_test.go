@@ -55,8 +55,8 @@ func TestEventsTakeNoMoreThanTheSize(t *testing.T) {
 	if n := record(b, fits); n < fits/2 || n > fits/2+3 {
 		t.Errorf("the other node has recorded %d events", n)
 	}
-	if b.FreeSpace() != 0 {
-		t.Errorf("%d bytes are free where events are refused", b.FreeSpace())
+	if b.FreeSpace() != 0 || b.Ready() == nil {
+		t.Errorf("%d bytes are free where events are refused; ready: %v", b.FreeSpace(), b.Ready())
 	}
 	look()
 	if n := record(s.engine, 1); n != 0 || s.FreeSpace() != 0 {

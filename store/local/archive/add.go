@@ -133,7 +133,9 @@ func (b *loadedBlock) usage() Usage {
 func (c *change) lastBlocks(txn *badgerdb.Txn, m codec.MerchantKey, size int) (end codec.Position, replaced []loadedBlock, err error) {
 	it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 	first := true
-	for it.Seek(endOfMerchant(m)); it.Valid(); it.Next() {
+	it.Seek(endOfMerchant(m))
+	// What is replaced fills two blocks at most: full ones of 1.0.0 have half the size, and a merchant may have a million.
+	for held := 0; it.Valid() && held < 2*blockBytes; it.Next() {
 		k, err := parseBlockKey(it.Entry().Key)
 		if err != nil {
 			return end, nil, err
@@ -152,6 +154,7 @@ func (c *change) lastBlocks(txn *badgerdb.Txn, m codec.MerchantKey, size int) (e
 		b.content = bytes.Clone(b.content)
 		replaced = append(replaced, loadedBlock{k, b, len(it.Entry().Value)})
 		size += len(b.content)
+		held += len(b.content)
 	}
 	return end, replaced, it.Err()
 }

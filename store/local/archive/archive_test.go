@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"mtagd/store/local/badgerdb"
@@ -618,5 +619,60 @@ func TestNextMissesNothing(t *testing.T) {
 		if found != want {
 			t.Errorf("%d events of %d merchants are found, want %d", found, len(of), want)
 		}
+	}
+}
+
+// The full blocks of 1.0.0 are half as large. Add leaves all but the last ones of a merchant as they are.
+func TestBlocksOfTheFirstReleaseStay(t *testing.T) {
+	a, m := openArchive(t, t.TempDir()), model{}
+	defer closeArchive(t, a)
+	of, body, seq := merchant(1), strings.Repeat("x", 1000), uint64(1000)
+	old := map[codec.Position]bool{}
+	c, err := a.begin()
+	testenv.Check(t, err)
+	testenv.Check(t, a.db.View(func(txn *badgerdb.Txn) error {
+		var b block
+		for range 50 {
+			b = block{merchant: of, first: next(b.last)}
+			for len(b.content) < blockBytes/2 {
+				seq++
+				b.add(codec.Position{Seq: seq}, []byte(body))
+				m[of] = append(m[of], modelEvent{codec.Position{Seq: seq}, body})
+			}
+			old[b.last] = true
+			if err := c.add(txn, &b, 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	c.boundary = seq
+	testenv.Check(t, errors.Join(c.commit(), a.flush()))
+	for range 3 {
+		var run Run
+		for range 20 {
+			seq++
+			run.Append(of, codec.Position{Seq: seq}, []byte(body))
+			m[of] = append(m[of], modelEvent{codec.Position{Seq: seq}, body})
+		}
+		testenv.Check(t, a.Add(&run, seq, func() {}))
+	}
+	m.check(t, a)
+	left := 0
+	testenv.Check(t, a.db.View(func(txn *badgerdb.Txn) error {
+		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, of)})
+		for it.Rewind(); it.Valid(); it.Next() {
+			k, err := parseBlockKey(it.Entry().Key)
+			if err != nil {
+				return err
+			}
+			if old[k.last] {
+				left++
+			}
+		}
+		return it.Err()
+	}))
+	if left < 46 {
+		t.Errorf("%d of 50 blocks are left", left)
 	}
 }

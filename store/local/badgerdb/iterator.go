@@ -193,7 +193,7 @@ type cursor struct {
 
 	table, block int
 	from         []byte // entries before this key do not count: that of the last seek
-	mustSearch   bool   // else nothing from this key on was passed
+	mustSearch   bool   // false: no entry from this key on was passed, so a seek forward may stay
 	loaded       bool   // else the block is not read yet: its keys are not before bound
 	bound        []byte
 	entries      []codec.Entry // of the block
@@ -214,9 +214,9 @@ func (c *cursor) key() []byte {
 	return c.bound
 }
 
-// seek goes to a key; backwards, an empty one is the end. It returns false when no entry follows. A forward cursor that is
-// behind the key already, and has passed nothing since its last seek, reads nothing: of the many tables of an archive, few
-// have the events of a page.
+// seek goes to a key; backwards, an empty one is the end. It returns false when no entry follows. A forward cursor that has
+// passed nothing since its last seek, and whose next key is not before the new one, stays there and reads nothing: of the many
+// tables of an archive, few have the events of a page.
 func (c *cursor) seek(key []byte) (more bool, err error) {
 	isThere := !c.mustSearch && bytes.Compare(c.from, key) <= 0 && bytes.Compare(key, c.key()) <= 0
 	c.from = append(c.from[:0], key...)

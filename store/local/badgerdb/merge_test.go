@@ -428,7 +428,7 @@ func (m *model) compare(view func(func(*Txn) error) error, all map[string]string
 			m.t.Fatalf("reverse %v, prefix %q: %d entries instead of %d", reverse, prefix, len(found), len(want))
 		}
 		sorted := slices.Sorted(maps.Keys(want))
-		for range 100 { // a cursor that stays where it is must not lose what it has passed
+		for range 100 { // a cursor may stay only if it has passed nothing
 			key := fmt.Sprintf("k%d", m.r.IntN(200))
 			if m.r.IntN(3) > 0 && it.Valid() {
 				key = string(it.Entry().Key) + []string{"", "\x00", "0", "5"}[m.r.IntN(4)]

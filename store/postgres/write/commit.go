@@ -1,6 +1,7 @@
 package write
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,8 +78,8 @@ type failures struct {
 	err         error // the last one
 }
 
-// tryAgainAfter is how long after a failure a node is ready again. A load balancer may have taken it out, so that only then
-// it gets the events that show whether the database takes them.
+// tryAgainAfter is how long after a failure a node is ready again. A load balancer may send no events to a node that is not.
+// The next ones show whether the database takes them.
 const tryAgainAfter = 10 * time.Second
 
 // noteFlush notes the error of a flush, or nil for one that has written events.
@@ -87,7 +88,7 @@ func (w *Writer) noteFlush(err error, now time.Time) {
 		w.failed.Store(nil)
 	} else if isRefusal(err) {
 		all := failures{now, now, err}
-		if before := w.failed.Load(); before != nil {
+		if before := w.failed.Load(); before != nil && now.Sub(before.last) <= tryAgainAfter {
 			all.first = before.first
 		}
 		w.failed.Store(&all)
@@ -108,9 +109,12 @@ func isRefusal(err error) bool {
 	return !conn.IsConnectionFailure(err)
 }
 
-// Failing returns why no events are written although the database answers, or nil. A single failure says nothing: a
+// Ready returns why no events are accepted or written, or nil.
+func (w *Writer) Ready() error { return cmp.Or(w.whyRefused(), w.failing(time.Now())) }
+
+// failing returns why no events are written although the database answers, or nil. A single failure says nothing: a
 // fail-over may make one flush take too long, but none after it begins before the database answers.
-func (w *Writer) Failing(now time.Time) error {
+func (w *Writer) failing(now time.Time) error {
 	f := w.failed.Load()
 	if f == nil || f.last.Sub(f.first) <= store.MaxDirectoryAge || now.Sub(f.last) > tryAgainAfter {
 		return nil

@@ -88,7 +88,8 @@ func TestWhenFlushesFail(t *testing.T) {
 		{0, true, context.Canceled, false},
 		{0, true, &pgconn.PgError{Code: "57P01"}, false}, // the connection has ended, as in a fail-over
 		{0, true, io.ErrUnexpectedEOF, false},
-		{0, true, full, true},
+		{0, true, full, false},
+		{store.MaxDirectoryAge + time.Millisecond, true, full, true},
 		{0, true, invalid, true},
 		{0, true, nil, false},
 		{time.Second, true, full, false},
@@ -99,7 +100,7 @@ func TestWhenFlushesFail(t *testing.T) {
 		if c.noted {
 			w.noteFlush(c.err, now)
 		}
-		if err := w.Failing(now); (err != nil) != c.fails {
+		if err := w.failing(now); (err != nil) != c.fails {
 			t.Errorf("step %d, after %v: %v", i, last, err)
 		}
 	}

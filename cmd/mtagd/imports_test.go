@@ -21,11 +21,11 @@ var mayImport = []struct {
 	{"store/groupcommit", "store store/rules"},
 	{"store/migrate", "store store/rules"}, // the words that both engines exchange
 	{"store/local/log", "store/local/crc store/local/durable store/local/space"},
-	{"store/local/backup", "store/local/codec store/local/durable"},
+	{"store/local/backup", "store store/local/codec store/local/durable"},
 	{"store/local/badgerdb", "store/merge store/local/codec store/local/crc store/local/durable store/local/space"},
 	{"store/local/boltfile", "store store/local/codec store/local/durable"},
 	// The rooms of the embedded engine do not know each other.
-	{"store/local/journal", "store store/groupcommit store/rules store/local/badgerdb store/local/codec store/local/durable store/local/log store/local/space"},
+	{"store/local/journal", "store store/groupcommit store/migrate store/rules store/local/badgerdb store/local/codec store/local/durable store/local/log store/local/space"},
 	{"store/local/archive", "store store/local/badgerdb store/local/codec"},
 	{"store/local/rank", "store store/local/boltfile store/local/codec store/local/space"},
 	{"store/local/control", "store store/rules store/local/boltfile store/local/codec store/local/durable store/local/space"},

@@ -163,8 +163,9 @@ func measureListingUnderIngest(b *benchmark) error {
 // measureDisk waits until all events are packed, and what the data directory takes does not change any more.
 func measureDisk(b *benchmark) error {
 	b.progress("packing")
-	used, before := int64(0), int64(-1)
-	for ; used != before; before = used {
+	used := int64(0)
+	for before := int64(-1); used != before; {
+		before = used
 		err := store.Sleep(b.ctx, 3*time.Second)
 		if err == nil {
 			used, err = b.mtagd.DiskUsage()

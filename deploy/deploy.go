@@ -1,4 +1,4 @@
-// Package deploy has those files of this directory that the program reads, too.
+// Package deploy embeds the files of this directory that the program also reads.
 package deploy
 
 import _ "embed"

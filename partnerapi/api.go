@@ -157,10 +157,12 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 		if err == nil {
 			err = op.handle(ctx, r, partner)
 		}
-		if _, valid := a.validFor(caller); err == nil && !changes && !valid { // this node may know it only since it has read
-			r.Response.Header.Del(fasthttp.HeaderContentEncoding)
-			r.Response.Header.Del(fasthttp.HeaderContentDisposition)
-			err = errKeyEnded
+		if err == nil && !changes {
+			if _, valid := a.validFor(caller); !valid { // by reading, this node may have learnt what another one has revoked
+				r.Response.Header.Del(fasthttp.HeaderContentEncoding)
+				r.Response.Header.Del(fasthttp.HeaderContentDisposition)
+				err = errKeyEnded
+			}
 		}
 		if err != nil {
 			a.fail(ctx, r, err)

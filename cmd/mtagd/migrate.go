@@ -125,16 +125,12 @@ func (c *migrateCommand) toDirectory(p *process, bar *progressBar) (_ *migrate.R
 	defer from.Close()
 	to := local.NameOf(dir)
 	next = fmt.Sprintf("everything is in %s. Start the service there, with --data %s and without --store (MTAGD_STORE)", to, c.To)
-	moved, err := from.MovedTo(p.ctx)
-	if err != nil {
-		return nil, "", fmt.Errorf("--store: %w", err)
-	}
-	if moved != "" { // an earlier run has ended, or was cut off at its very end
-		if finished, err := local.FinishImport(dir, moved); finished || err != nil {
+	locked, err := from.PreventChanges(p.ctx, to)
+	if moved, is := errors.AsType[*postgres.Moved](err); is { // an earlier run has ended, or was cut off at its very end
+		if finished, err := local.FinishImport(dir, moved.To); finished || err != nil {
 			return nil, next, err
 		}
 	}
-	locked, err := from.PreventChanges(p.ctx, to)
 	if err != nil {
 		return nil, "", fmt.Errorf("--store: %w", err)
 	}

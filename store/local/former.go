@@ -21,8 +21,8 @@ import (
 )
 
 // Before 1.0.0, events/ and archive/ were databases of Badger itself. A start writes their entries in the present form into
-// DIR/upgrading, and then replaces the two directories by the new ones. A kill costs nothing: before the mark "complete" is there, the next start
-// begins again; after that it goes on.
+// DIR/upgrading, and then replaces the two directories by the new ones. A kill costs nothing: before the mark "complete" is
+// there, the next start begins again; after that it goes on.
 const (
 	upgradingDir = "upgrading"
 	completeMark = "complete"

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,14 +71,15 @@ func (d *Database) Place(ctx context.Context) (migrate.Place, error) {
 	return p, err
 }
 
-// MovedTo returns where the data of the database has moved; "" when it has not. The standbys know it too.
-func (d *Database) MovedTo(ctx context.Context) (to string, err error) {
-	all, err := conn.Column[string](ctx, d.db.Pool, "SELECT peer FROM move WHERE direction = 'out' AND ready")
-	if err != nil || len(all) == 0 {
-		return "", err
-	}
-	_, err = d.db.ConfirmAll(ctx)
-	return all[0], err
+// Moved is the error of a database whose data has moved.
+type Moved struct {
+	To string // as PreventChanges was told
+	at int64  // µs since 1970
+}
+
+func (m *Moved) Error() string {
+	return fmt.Sprintf("its data has moved to %s on %s, and is not kept up to date here. Start with --data there. "+
+		"To go on here all the same, without what was received since then, run DELETE FROM move WHERE direction = 'out' in the database", m.To, store.FormatTime(read.TimeAt(m.at)))
 }
 
 // refuseMoved returns an error if the database is being filled, or if its data has moved.
@@ -91,8 +93,7 @@ func refuseMoved(ctx context.Context, tx conn.Querier) error {
 		if to == nil {
 			return errors.New(`"mtagd migrate" has not finished filling this database: run it again, and it begins again`)
 		}
-		return fmt.Errorf("its data has moved to %s on %s, and is not kept up to date here. Start with --data there. "+
-			"To go on here all the same, without what was received since then, run DELETE FROM move WHERE direction = 'out' in the database", *to, store.FormatTime(read.TimeAt(at)))
+		return &Moved{*to, at}
 	}, "SELECT CASE direction WHEN 'out' THEN peer END, at FROM move WHERE direction = 'in' OR ready")
 }
 
@@ -111,7 +112,8 @@ var lockedTables = []string{"flush IN SHARE ROW EXCLUSIVE", "file IN SHARE", "se
 // PreventChanges locks a database. Its nodes must be stopped. to names the destination, for error messages.
 func (d *Database) PreventChanges(ctx context.Context, to string) (Locked, error) {
 	if err := refuseMoved(ctx, d.db.Pool); err != nil {
-		return Locked{}, err
+		_, unconfirmed := d.db.ConfirmAll(ctx) // a mark that the standbys lack may be lost again
+		return Locked{}, cmp.Or(unconfirmed, err)
 	}
 	var serving bool
 	if err := d.db.Pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM message WHERE at > clock_timestamp() - interval '3 seconds')").Scan(&serving); err != nil {

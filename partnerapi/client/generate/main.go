@@ -1,5 +1,6 @@
-// Command generate makes the OpenAPI document of the service from openapi.yaml ("json", and compressed beside it), and what the clients have from it:
-// "go" the types and methods of the Go client, "routes" the table of operations of the TypeScript client.
+// Command generate makes the OpenAPI document of the service from openapi.yaml ("json", and compressed beside it), and what the
+// clients have from it: "go" the types and methods of the Go client, "routes" the table of operations of the TypeScript
+// client.
 package main
 
 import (

@@ -135,7 +135,7 @@ func (c *change) lastBlocks(txn *badgerdb.Txn, m codec.MerchantKey, size int) (e
 	first := true
 	it.Seek(endOfMerchant(m))
 	// What is replaced fills two blocks at most: full ones of 1.0.0 have half the size, and a merchant may have a million.
-	for held := 0; it.Valid() && held < 2*blockBytes; it.Next() {
+	for added := size; it.Valid() && size-added < 2*blockBytes; it.Next() {
 		k, err := parseBlockKey(it.Entry().Key)
 		if err != nil {
 			return end, nil, err
@@ -154,7 +154,6 @@ func (c *change) lastBlocks(txn *badgerdb.Txn, m codec.MerchantKey, size int) (e
 		b.content = bytes.Clone(b.content)
 		replaced = append(replaced, loadedBlock{k, b, len(it.Entry().Value)})
 		size += len(b.content)
-		held += len(b.content)
 	}
 	return end, replaced, it.Err()
 }

@@ -85,8 +85,7 @@ func (t *Txn) Get(key []byte) (value []byte, found bool, err error) {
 	return value, found, t.found(err)
 }
 
-// Each calls use with what an iterator reads, until use returns an error, or ctx ends. An entry is
-// valid until use returns.
+// Each calls use with what an iterator reads, until use returns an error, or ctx ends. An entry is valid until use returns.
 func (t *Txn) Each(ctx context.Context, opt IteratorOptions, use func(e *codec.Entry) error) error {
 	it := t.NewIterator(opt)
 	for it.Rewind(); it.Valid(); it.Next() {

@@ -248,9 +248,9 @@ func (k *keyStore) begin() bool {
 	return k.memory.flushing > 0
 }
 
-// flush writes what begin has taken to the database, with this version; end was that of the log
-// then. When it returns nil, that is on disk. After an error a later flush writes it. A merge may
-// make a part of it readable before: all is in memory, too.
+// flush writes what begin has taken to the database, with this version. end is where the log ended when begin was called. When
+// it returns nil, all is on disk. After an error a later flush writes it. A merge may make a part of it readable before: all is
+// in memory, too.
 func (k *keyStore) flush(version uint64, end mark) error {
 	k.mu.RLock()
 	memory := k.memory // what is flushed does not change

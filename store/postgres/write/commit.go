@@ -100,7 +100,7 @@ func (w *Writer) noteFlush(err error, now time.Time) {
 func isRefusal(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
-		return errors.Is(err, context.DeadlineExceeded) // flushTimeout: a lock may also keep a statement from being prepared
+		return errors.Is(err, context.DeadlineExceeded) // it took too long: lock_timeout does not yet count while statements are prepared
 	}
 	switch pgErr.Code[:2] {
 	case "22", "23", "54": // values that cannot be stored: invalid, inconsistent, too large

@@ -91,7 +91,11 @@ func (g *generation) compare(data *control.Data) error {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if of := sealedNumbers(b, 0, 1); g.known && of != nil && !g.opening.is(of[0]) {
+		of := sealedNumbers(b, 0, 1)
+		if of == nil && len(b) > 0 {
+			g.log.Warn("the file generation is damaged and is rewritten: this start cannot notice old files", "dir", filepath.Join(g.dir, part))
+		}
+		if g.known && of != nil && !g.opening.is(of[0]) {
 			return fmt.Errorf("%s %w. %s", part, errOtherTime, adviceOtherTime)
 		}
 	}

@@ -1,7 +1,9 @@
 package local
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -165,7 +167,7 @@ func TestDrillAKillBetweenTheWritesRaisesNoAlarm(t *testing.T) {
 	}
 }
 
-// One wrong bit in the file that says what belongs together is no reason to refuse, and neither is its loss.
+// One wrong bit in the file that says what belongs together is a warning, and no reason to refuse; neither is its loss.
 func TestDamageOfTheGenerationFileIsNoAlarm(t *testing.T) {
 	dir := t.TempDir()
 	closeEngine(t, open(t, dir))
@@ -177,10 +179,14 @@ func TestDamageOfTheGenerationFileIsNoAlarm(t *testing.T) {
 		to := copied(t, dir)
 		damage(t, filepath.Join(to, generationFile), change)
 		damage(t, filepath.Join(to, "archive", generationFile), func(b []byte) []byte { b[2] ^= 1; return b })
-		e, err := Open(to, Options{Log: quiet})
+		log := new(bytes.Buffer)
+		e, err := Open(to, Options{Log: slog.New(slog.NewTextHandler(log, nil))})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
+		}
+		if !strings.Contains(log.String(), "is damaged and is rewritten") {
+			t.Errorf("%s: no warning in %s", name, log)
 		}
 		closeEngine(t, e.(*engine))
 	}

@@ -155,11 +155,12 @@ func (l *liveIndex) openIndex() (*rank.Index, error) {
 		return nil, err
 	}
 	x, err := l.tryIndex(path)
+	_, ofOtherVersion := errors.AsType[codec.UnknownFormat](err)
 	switch {
-	case errors.Is(err, errBeginAgain):
-		l.log.Warn("index.db is older than the other files, or its rebuild was cut off: it is rebuilt from archive/ and events/")
+	case errors.Is(err, errBeginAgain) || ofOtherVersion:
+		l.log.Warn("index.db is of another version, older than the other files, or not complete: it is rebuilt from archive/ and events/", "error", err)
 	case errors.Is(err, codec.ErrCorrupt):
-		l.log.Error("index.db is damaged, or of another version. No events are lost: it is rebuilt from archive/ and events/", "error", err)
+		l.log.Error("index.db is damaged. No events are lost: it is rebuilt from archive/ and events/", "error", err)
 		l.rebuilt++
 	default:
 		return x, err

@@ -1,10 +1,14 @@
 package local
 
 import (
+	"path/filepath"
 	"testing"
+
+	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/store/testenv"
 )
 
 // A listing waits for events that only the rebuilt index gets. It then reads that one.
@@ -36,6 +40,22 @@ func TestDamageOfTheReplacedIndexIsNoDamage(t *testing.T) {
 	}
 	if n := rebuilds(e); n != 1 {
 		t.Errorf("the index was rebuilt %d times, want once", n)
+	}
+	closeEngine(t, e)
+}
+
+// An index of an earlier version is rebuilt, which does not count as damage.
+func TestAnIndexOfAnEarlierVersionIsNotDamaged(t *testing.T) {
+	dir, m := t.TempDir(), store.NewMerchantID()
+	e := open(t, dir)
+	record(t, e, m, 100)
+	closeEngine(t, e)
+	testenv.Check(t, changeBolt(filepath.Join(dir, "index.db"), func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte("meta")).Put([]byte("format"), []byte("4"))
+	}))
+	e = open(t, dir)
+	if page, err := listed(e, m); err != nil || page.Total != 100 || rebuilds(e) != 0 {
+		t.Errorf("%d events, %v, %d rebuilds after damage", page.Total, err, rebuilds(e))
 	}
 	closeEngine(t, e)
 }

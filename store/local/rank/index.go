@@ -92,12 +92,9 @@ const (
 )
 
 // Open opens or creates the index at path. The caller then replays the events after Covered, and calls Start. The error
-// for a file that is damaged, or of another format, is codec.ErrCorrupt.
+// for a file that is damaged is codec.ErrCorrupt, for one of another format codec.UnknownFormat.
 func Open(path string, log *slog.Logger) (*Index, error) {
 	db, err := openFile(path, bolt.Options{})
-	if unknown, ok := errors.AsType[codec.UnknownFormat](err); ok {
-		err = fmt.Errorf("%w: %w", codec.ErrCorrupt, unknown)
-	}
 	if err != nil {
 		return nil, err
 	}

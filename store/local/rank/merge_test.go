@@ -436,7 +436,7 @@ func TestAnEarlierFormat(t *testing.T) {
 		t.Fatal(err)
 	}
 	closeIndex(t, x)
-	if _, err := Open(filepath.Join(dir, "index.db"), quiet); !errors.Is(err, codec.ErrCorrupt) {
+	if _, err := Open(filepath.Join(dir, "index.db"), quiet); !errors.As(err, &codec.UnknownFormat{}) {
 		t.Fatalf("Open gives %v", err)
 	}
 	if _, err := OpenReadOnly(filepath.Join(dir, "index.db")); !errors.As(err, &codec.UnknownFormat{}) {

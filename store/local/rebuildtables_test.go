@@ -209,9 +209,9 @@ func TestDrillDamageOfLinksNeedsNoRestart(t *testing.T) {
 	findNothing(t, e)
 }
 
-func keyOf(t *testing.T, id store.MerchantID) codec.MerchantKey {
+func keyOf(t *testing.T, id store.MerchantID) store.MerchantKey {
 	t.Helper()
-	m, err := codec.NewMerchantKey(id)
+	m, err := store.NewMerchantKey(id)
 	testenv.Check(t, err)
 	return m
 }

@@ -85,7 +85,7 @@ func (h *healer) relink() error {
 // relinkedAtOnce is of how many events the links are in memory.
 const relinkedAtOnce = 4_000_000
 
-func (h *healer) relinkOf(m codec.MerchantKey) (written int, err error) {
+func (h *healer) relinkOf(m store.MerchantKey) (written int, err error) {
 	h.remover.busy.Lock() // an erasure must not miss what is written
 	defer h.remover.busy.Unlock()
 	if h.control.IsRemoved(m.ID()) {
@@ -101,7 +101,7 @@ func (h *healer) relinkOf(m codec.MerchantKey) (written int, err error) {
 	for part := range parts {
 		var reader rules.EventReader
 		r := h.journal.NewRefill(m)
-		if err := h.archive.Since(h.opened, m, codec.Position{}, func(events []archive.Event) error {
+		if err := h.archive.Since(h.opened, m, store.Position{}, func(events []archive.Event) error {
 			for _, stored := range events {
 				event, err := journal.DecodeBody(m, stored.Position, stored.Body)
 				if err != nil { // its keys stay lost, but look-ups must not fail for ever

@@ -378,7 +378,7 @@ func (k *keyStore) flushedUpTo() (m mark, err error) {
 
 // isStored reports whether an entry of the database is one that this version writes.
 func isStored(key, value []byte) (isLinkOrFormer, isEventID, ok bool) {
-	merchant := len(codec.MerchantKey{})
+	merchant := len(store.MerchantKey{})
 	switch {
 	case len(key) == 0:
 	case key[0] == prefixFormat && len(key) == 1:

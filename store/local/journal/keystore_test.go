@@ -50,7 +50,7 @@ func TestDrillALargeFlush(t *testing.T) {
 	dir := t.TempDir()
 	k, err := tryKeys(dir, quiet)
 	testenv.Check(t, err)
-	key := func(i int) []byte { return appendDedupeKey(nil, codec.MerchantKey{1}, "Visit", strconv.Itoa(i)) }
+	key := func(i int) []byte { return appendDedupeKey(nil, store.MerchantKey{1}, "Visit", strconv.Itoa(i)) }
 	for i := range n {
 		k.set(codec.Entry{Key: key(i), Value: binary.BigEndian.AppendUint64(nil, uint64(i))})
 	}
@@ -107,17 +107,17 @@ func TestDrillManyChangesOfADatabaseThatCannotBeWritten(t *testing.T) {
 	j := open(t, t.TempDir())
 	j.flushes.Lock() // tidy would flush, too
 	for i := range maxEntries {
-		j.keys.set(codec.Entry{Key: appendDedupeKey(nil, codec.MerchantKey{1}, "Visit", strconv.Itoa(i)), Value: make([]byte, 8)})
+		j.keys.set(codec.Entry{Key: appendDedupeKey(nil, store.MerchantKey{1}, "Visit", strconv.Itoa(i)), Value: make([]byte, 8)})
 	}
 	j.keys.end(true)
 	part := filepath.Join(keysDir(j.dir), "g1")
 	testenv.Check(t, os.Rename(part, part+"-away"))
 	j.flushes.Unlock()
-	if err := j.Remove(codec.MerchantKey{1}, nil, []Remembered{{"Visit", "1"}}); err == nil {
+	if err := j.Remove(store.MerchantKey{1}, nil, []Remembered{{"Visit", "1"}}); err == nil {
 		t.Error("a removal goes on")
 	}
 	testenv.Check(t, os.Rename(part+"-away", part))
-	if err := j.Remove(codec.MerchantKey{1}, nil, []Remembered{{"Visit", "2"}}); err != nil || j.keys.inMemory() > maxEntries {
+	if err := j.Remove(store.MerchantKey{1}, nil, []Remembered{{"Visit", "2"}}); err != nil || j.keys.inMemory() > maxEntries {
 		t.Error(j.keys.inMemory(), err)
 	}
 	closeJournal(t, j)
@@ -145,7 +145,7 @@ func TestEventIDsThatAreNotFlushedCount(t *testing.T) {
 	for _, id := range []string{"1", "2", "3"} {
 		want("before the flush", id, store.Duplicate)
 	}
-	key, err := codec.NewMerchantKey(shop)
+	key, err := store.NewMerchantKey(shop)
 	testenv.Check(t, errors.Join(err, j.Remove(key, nil, []Remembered{{"View", "2"}})))
 	want("after it was removed", "2", store.Recorded)
 	testenv.Check(t, errors.Join(j.Remove(key, nil, []Remembered{{"View", "3"}}), j.flushKeys(func() {})))
@@ -251,7 +251,7 @@ func TestARebuildDoesNotWaitForTheFilter(t *testing.T) {
 // deny, and a link of the event itself, after which no stranger may count as the first one with the muid.
 func TestWhatComesBeforeALostKey(t *testing.T) {
 	shop := store.NewMerchantID()
-	key, err := codec.NewMerchantKey(shop)
+	key, err := store.NewMerchantKey(shop)
 	testenv.Check(t, err)
 	byCookie := func(email, phone string) store.Mark {
 		id := store.Identity{MUID: "m", Source: store.ByCookie}

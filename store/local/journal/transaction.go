@@ -26,7 +26,7 @@ type transaction struct {
 	written []stored // the chunks in it, without their bytes and positions
 
 	merchant store.MerchantID  // of the last mark
-	key      codec.MerchantKey // its key
+	key      store.MerchantKey // its key
 	scratch  []byte            // for a key
 	linkKey  []byte            // the key of a link
 	eventID  eventIDKey        // that of the last mark
@@ -54,7 +54,7 @@ func (t *transaction) isEmpty() bool { return len(t.record) == 0 }
 // add resolves, deduplicates and appends one mark (store.Events, Record).
 func (t *transaction) add(m *store.Mark) error {
 	if m.Merchant != t.merchant { // consecutive events often have the same merchant
-		key, err := codec.NewMerchantKey(m.Merchant)
+		key, err := store.NewMerchantKey(m.Merchant)
 		if err != nil {
 			return err
 		}
@@ -123,7 +123,7 @@ func parseReceived(b []byte) (at int64, err error) {
 }
 
 // appendEvent adds the mark's event to the open chunk.
-func (t *transaction) appendEvent(m codec.MerchantKey, mark *store.Mark, muid store.MUID) {
+func (t *transaction) appendEvent(m store.MerchantKey, mark *store.Mark, muid store.MUID) {
 	if t.chunkEvents == 0 {
 		t.chunkStart, t.seq = len(t.arena.chunks), t.clock.next()
 		t.merchants = t.merchants[:0]
@@ -136,7 +136,7 @@ func (t *transaction) appendEvent(m codec.MerchantKey, mark *store.Mark, muid st
 	t.arena.chunks, series = appendEvent(t.arena.chunks, m, mark, muid)
 	t.arena.events = append(t.arena.events, codec.Event{
 		Merchant: m,
-		Position: codec.Position{Seq: t.seq, Index: uint16(t.chunkEvents)},
+		Position: store.Position{Seq: t.seq, Index: uint16(t.chunkEvents)},
 		Time:     mark.Time.UnixMicro(),
 		Series:   series,
 		Size:     uint32(len(t.arena.chunks) - start),

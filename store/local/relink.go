@@ -22,8 +22,7 @@ import (
 // Links and event_ids that damage has cost are written again in the background, from the events that have them. Until
 // then, DIR/relink is there: JSON of the ranges of keys in which some were lost (badgerdb.Range), sealed (codec.Seal) with
 // its name as the key. A look-up in a range that finds nothing fails with KindUnavailable, because the key may be lost:
-// else an event would be recorded twice, or get another muid. An empty file, which earlier versions write, has no ranges: all
-// is written again, and no look-up fails.
+// else an event would be recorded twice, or get another muid.
 //
 // Events do not say the source of a link, so it becomes a claimed one: the next event with the merchant's secret makes it a
 // trusted one. Lost for good are former links, and the links of which no event is left, such as those of /id. An identifier
@@ -46,7 +45,7 @@ func writeLostKeys(dir string, lost []badgerdb.Range) error {
 // readLostKeys returns the ranges that DIR/relink has.
 func readLostKeys(dir string, log *slog.Logger) (lost []badgerdb.Range) {
 	b, err := os.ReadFile(filepath.Join(dir, relinkFile))
-	if len(b) > 0 {
+	if err == nil {
 		err = json.Unmarshal(codec.Unseal([]byte(relinkFile), b), &lost)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

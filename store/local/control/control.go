@@ -91,8 +91,8 @@ type Data struct {
 // fileName is the name of the file in the data directory.
 const fileName = "control.db"
 
-// Format is the version of the whole data directory; control.db has it, because it is read first. Directories of the former
-// version have the same control.db, but Badger wrote their tables (package badgerdb). A version with one wrong bit is still
+// Format is the version of the whole data directory; control.db has it, because it is read first. Directories of
+// version 1.0.0 have the same control.db, but Badger wrote their tables (package badgerdb). A version with one wrong bit is still
 // recognised as this one. So the next version must differ in more bits: "10".
 const (
 	Format       = "5"

@@ -82,7 +82,7 @@ func TestDrillALargeFlush(t *testing.T) {
 	testenv.Check(t, k.db.Close())
 }
 
-// Earlier versions noted how far the log was flushed without a checksum.
+// Version 1.0.0 noted how far the log was flushed without a checksum.
 func TestAMarkWithoutAChecksum(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir)
@@ -99,6 +99,16 @@ func TestAMarkWithoutAChecksum(t *testing.T) {
 	if m, err := j.keys.flushedUpTo(); err != nil || m != (mark{at: log.Position(at)}) || j.flushed.Load() != at {
 		t.Errorf("it is read as %v, %v, and the log is needed from %d on", m, err, j.flushed.Load())
 	}
+}
+
+// Version 1.0.0 noted that all its links were indexed. That is no damage.
+func TestTheMarkOfAnIndexIsNoDamage(t *testing.T) {
+	j := open(t, t.TempDir())
+	defer closeJournal(t, j)
+	testenv.Check(t, errors.Join(j.keys.db.Put(codec.Entry{Key: []byte("V"), Value: []byte{1}, Version: 1}), j.keys.db.Flush()))
+	wrong := func(where string, err error) { t.Errorf("%s: %v", where, err) }
+	_, err := j.Verify(ctx, Check{Events: func(uint64, []codec.Event) {}, Wrong: wrong, Read: func(uint64, uint64) {}})
+	testenv.Check(t, err)
 }
 
 // While the database cannot be written, a removal or a refill does not fill the memory.

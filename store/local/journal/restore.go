@@ -79,7 +79,7 @@ func (w *Writer) Put(e codec.Entry) error {
 // link.
 var formerFormats = []string{"3", "4"}
 
-// isFormerKey reports whether a key is of an entry that only versions before 1.0.0 have written.
+// isFormerKey reports whether a key is of an entry that 1.0.0 and earlier versions wrote, and that is not read any more.
 func isFormerKey(key []byte) bool {
 	return len(key) > 0 && (key[0] == 'D' || key[0] == 'V' || key[0] == 'Z')
 }

@@ -73,19 +73,18 @@ func (t *transaction) add(m *store.Mark) error {
 	if t.refuses != nil {
 		refused = t.refuses(m.Merchant, &m.Identity, muid)
 	}
-	if m.Outcome = rules.Outcome(refused, muid); m.Outcome != 0 {
-		return nil
-	}
+	remembered := false
 	if m.DedupeID != "" {
 		appendDedupeKey(t.eventID[:0], key, m.Name, m.DedupeID)
-		remembered, err := t.remembers(&t.eventID)
-		if err != nil {
+		var err error
+		if remembered, err = t.remembers(&t.eventID); err != nil {
 			return err
 		}
-		if remembered {
-			m.Outcome = store.Duplicate
-			return nil
-		}
+	}
+	outcome := rules.Outcome(refused, muid, remembered)
+	if outcome != store.Recorded {
+		m.Outcome = outcome
+		return nil
 	}
 	if m.Identity.MUID != "" {
 		if err := t.link(key, &m.Identity); err != nil {
@@ -96,7 +95,7 @@ func (t *transaction) add(m *store.Mark) error {
 		t.received = binary.BigEndian.AppendUint64(t.received[:0], uint64(t.now.UnixMicro()))
 		t.set(t.eventID[:], t.received, t.expiresAt)
 	}
-	m.Outcome = store.Recorded
+	m.Outcome = outcome
 	t.appendEvent(key, m, muid)
 	return nil
 }

@@ -37,7 +37,7 @@
 //   - When the copy cannot, Open fails. "mtagd repair" makes a new file of what can be read of either.
 //
 // What the disk does to the files later does not reach requests. A change that meets damage of control.db fails, and changes
-// nothing. One that meets damage of the copy makes the copy anew.
+// nothing. One that meets damage of the copy rebuilds the copy.
 package control
 
 import (

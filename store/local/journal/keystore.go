@@ -33,8 +33,8 @@ type keyStore struct {
 	memory unflushed
 }
 
-// openKeys opens or creates the database in dir, in which keys are lost. It rebuilds a damaged one from what can be read,
-// and calls rebuilding, with all that is lost, before the new one replaces it.
+// openKeys opens or creates the database in dir. lost are the ranges whose keys earlier damage has cost. It rebuilds a damaged
+// database from what can be read, and calls rebuilding, with all ranges that are lost, before the new one replaces it.
 func openKeys(dir string, logger *slog.Logger, lost []badgerdb.Range, rebuilding func(lost []badgerdb.Range) error) (*keyStore, error) {
 	k, err := tryKeys(dir, logger)
 	if damage := err; errors.Is(err, codec.ErrCorrupt) {

@@ -6,8 +6,8 @@
 // changes are refused before their parameters are checked, except for what persons may ask for.
 //
 // A handler decodes the request, asks the engine and answers, or returns an error, which errors.go turns into an
-// answer. Three files answer refusals themselves: api.go a wrong method and a large body; limits.go a wrong key and too many
-// requests; verify.go a DNS check that found the record missing or wrong.
+// answer. Four files answer refusals themselves: api.go and reference.go a wrong method, api.go also a large body; limits.go a
+// wrong key and too many requests; verify.go a DNS check that found the record missing or wrong.
 //
 // Read in this order:
 //

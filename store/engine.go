@@ -108,9 +108,9 @@ type Control interface {
 	// UpdateMerchant replaces a merchant by change(merchant), as UpdateTag does with a tag. change must not change the
 	// merchant's id, partner or creation time, and Tags are left as they are. KindNotFound: merchant.
 	UpdateMerchant(ctx context.Context, id MerchantID, change func(Merchant) Merchant) (Merchant, error)
-	// DeleteMerchant deletes a merchant with its tags. From now on the tags are unknown, their labels and their claims to
-	// domains are free, and the merchant's events are in no answer. The events themselves go in the background: the engine
-	// notes that it must remove them. KindNotFound: merchant.
+	// DeleteMerchant deletes a merchant with its tags. From now on a host that only its tags had is not served (421), and other
+	// hosts do not know the tags (404). Their labels and their claims to domains are free, and the merchant's events are in no
+	// answer. The events themselves go in the background: the engine notes that it must remove them. KindNotFound: merchant.
 	DeleteMerchant(ctx context.Context, id MerchantID) (Merchant, error)
 	// Removals returns what is still removed besides erasures, the oldest first: the events of deleted merchants, and
 	// those past the retention that could not be removed at the last attempt.

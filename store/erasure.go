@@ -123,7 +123,7 @@ type Link struct {
 	Source     LinkSource
 }
 
-// ErasureOptions are what an erasure may do besides.
+// ErasureOptions are what an erasure may do beyond removing what trusted links lead to.
 type ErasureOptions struct {
 	Suppress bool // later events are refused
 	Claimed  bool // also what only claimed links lead to goes

@@ -22,7 +22,7 @@ type Mark struct {
 	Outcome Outcome
 }
 
-// Outcome is what Record did with a mark.
+// Outcome is what Record did with a mark. rules.Outcome decides it.
 type Outcome uint8
 
 const (

@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 )
 
-// A label is the name of a tag's DNS record, of the form mtag-xxxx (spec, Resources: Tracking tag). Labels are never used
-// again, not even those of tags that have lost their domain: DNS records may still point here under them.
+// A label is the name of a tag's DNS record, of the form mtag-xxxx (spec, Resources: Tracking tag). No two tags have the same.
+// A tag that has lost its domain keeps its label, because the DNS record may still point here. Only a deletion frees the label.
 const (
 	labelPrefix   = "mtag-"
 	labelAlphabet = "abcdefghijklmnopqrstuvwxyz0123456789"

@@ -5,8 +5,9 @@ import (
 	"strconv"
 )
 
-// Limits protect tenants from each other. An operator may change them for one partner or one merchant at run time. The
-// limits of a client address are not stored: see package edge/limit.
+// Limits protect tenants from each other. An operator may change them for one partner or one merchant at run time. A new one
+// needs a field and a default here, a flag in package cmd/mtagd/operator, and the check that keeps it. The limits of a client
+// address are not stored: see package edge/limit.
 
 // Limit is a limit that an operator has set: a positive number, NoLimit, or 0 for the default.
 type Limit int64

@@ -53,7 +53,7 @@ const adminOff = "off"
 // The admin pages that probes request.
 const (
 	healthPage = "/healthz" // the process runs
-	readyPage  = "/readyz"  // events are accepted
+	readyPage  = "/readyz"  // events are accepted; 503: store.Engine.Ready returns why not, or the service stops
 )
 
 // adminPages are the admin pages. guardAdmin decides who may see them. impaired says what is wrong with the data while

@@ -45,7 +45,7 @@ func openDatabase(ctx context.Context, database string, opt postgres.Options) (s
 func checkDatabase(ctx context.Context, database string) error {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
-	if err := postgres.Check(ctx, database); err != nil {
+	if err := postgres.CheckDatabase(ctx, database); err != nil {
 		return fmt.Errorf("the database of --store: %w", err)
 	}
 	return nil

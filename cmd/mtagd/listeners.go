@@ -148,7 +148,7 @@ func (d *daemon) startBackups(ctx context.Context) error {
 	return nil
 }
 
-// announce prints, in development mode, the addresses and what signs in.
+// announce prints, in development mode, the addresses, a link to the console and the API key.
 func (d *daemon) announce(ctx context.Context) error {
 	if d.shop == nil {
 		return nil

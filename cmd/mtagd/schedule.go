@@ -87,8 +87,8 @@ func (s *schedule) run(ctx context.Context) {
 	}
 }
 
-// pause is the time from the beginning of a backup to the beginning of the next one. Continuous backups begin early enough
-// to end in time: a commit just after the last beginning is at most as old as Every when it has been backed up.
+// pause is the time from the beginning of a backup to the beginning of the next one. A continuous backup begins early enough
+// to be complete when the oldest commit that the one before did not take is as old as Every.
 func (s *schedule) pause() time.Duration {
 	if s.Every >= continuousBelow {
 		return s.Every

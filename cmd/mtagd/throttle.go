@@ -9,11 +9,11 @@ import (
 	"mtagd/store"
 )
 
-// A client that makes every request fail must not fill the disk with log lines. So the log has at most this many lines
-// of one message in a minute, and then one line with how many there were more.
+// A client that makes every request fail must not fill the disk with log lines. So the log has at most linesPerMessage lines
+// of one message in a minute, and then one line that says how many were dropped.
 //
-// Refusals of all causes have one message, and each cause logs up to two lines in a minute. None of them may be dropped:
-// there must be more lines than that.
+// The refusals of all causes have the same message. Each cause logs up to two lines in a minute, and none of these may be
+// dropped. So linesPerMessage must be more than twice the number of causes.
 const (
 	linesPerMessage  = 50
 	throttleInterval = time.Minute

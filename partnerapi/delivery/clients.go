@@ -190,7 +190,7 @@ func (c *clients) firstNeeded(ctx context.Context, hour int64) int64 {
 	}
 	oldest := hour - clientHours + 1
 	if err != nil { // they are kept for as long as they may be
-		c.s.Log.Warn("how far deliveries are cannot be read: keys of client details are kept", "error", err)
+		c.s.Log.Warn("the cursors of destinations cannot be read: keys of client details are kept", "error", err)
 		return oldest
 	}
 	return max(oldest, first-1) // an event is recorded a little later than it is encrypted

@@ -102,7 +102,7 @@ func (r *runner) routeNow() *route {
 	return r.route
 }
 
-// final returns how many events have a fate: final, or to be tried again later.
+// final returns how many events have another fate than unsent.
 func (l *sender) final() (n int) {
 	for _, f := range l.d.fates {
 		if f != unsent {

@@ -184,7 +184,7 @@ func (sh *shard) flushAll() {
 		began := time.Now()
 		if err := sh.flush(sh.ctx); err != nil && sh.ctx.Err() == nil && time.Since(failed) > time.Minute {
 			failed = time.Now()
-			sh.s.Log.Error("how far deliveries are cannot be written: after a restart, more events would be sent again", "error", err)
+			sh.s.Log.Error("the cursors of destinations cannot be written: after a restart, more events would be sent again", "error", err)
 		}
 		pause = max(interval, 10*time.Since(began)) // thousands of states take a while, and events come first
 	}

@@ -10,7 +10,6 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/backup"
-	"mtagd/store/local/codec"
 	"mtagd/store/testenv"
 )
 
@@ -128,7 +127,7 @@ func TestABackupAfterAKillOfTheArchiver(t *testing.T) {
 // drop removes all events of a merchant.
 func drop(t *testing.T, e *engine, m store.MerchantID) {
 	t.Helper()
-	k, err := codec.NewMerchantKey(m)
+	k, err := store.NewMerchantKey(m)
 	testenv.Check(t, err)
 	release := e.archiver.PauseMoves()
 	defer release()

@@ -156,11 +156,11 @@ func TestDrillAKillWhileEventsAreArchived(t *testing.T) {
 				testenv.Check(t, os.Remove(path))
 			}
 			if index == "of a rebuild that was cut off" { // with an event that no longer exists
-				m, err := codec.NewMerchantKey(shops[0])
+				m, err := store.NewMerchantKey(shops[0])
 				testenv.Check(t, err)
 				x, err := rank.Open(path, quiet)
 				testenv.Check(t, err)
-				testenv.Check(t, x.Replay([]codec.Event{{Merchant: m, Position: codec.Position{Seq: 1}, Series: codec.AppendSeries(nil, "cs_a", "A", false)}}, 1))
+				testenv.Check(t, x.Replay([]codec.Event{{Merchant: m, Position: store.Position{Seq: 1}, Series: codec.AppendSeries(nil, "cs_a", "A", false)}}, 1))
 				x.Start()
 				testenv.Check(t, x.Close())
 			}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"mtagd/store"
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
@@ -76,7 +77,7 @@ func (l *liveIndex) replayArchive(x *rank.Index, boundary uint64) error {
 	for i, m := range merchants {
 		progress(uint64(i), uint64(len(merchants)))
 		var failed error
-		err := l.archive.Since(l.opened, m, codec.Position{}, func(events []archive.Event) error {
+		err := l.archive.Since(l.opened, m, store.Position{}, func(events []archive.Event) error {
 			replayed = replayed[:0]
 			for _, stored := range events {
 				event, err := journal.DecodeBody(m, stored.Position, stored.Body)

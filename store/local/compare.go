@@ -16,7 +16,7 @@ import (
 // compare reports the damaged chunks with what the index knows of their events, and the events that only the index or only
 // the journal has.
 func (v *verifier) compare() error {
-	c := comparison{verifier: v, merchants: map[codec.MerchantKey]*merchantSums{}, events: map[locatedEvent]bool{},
+	c := comparison{verifier: v, merchants: map[store.MerchantKey]*merchantSums{}, events: map[locatedEvent]bool{},
 		chunks: map[uint64]*chunkDifference{}, blocks: make([]eventGroup, len(v.blocks))}
 	for _, d := range v.damaged {
 		c.chunks[d.Seq] = &chunkDifference{seq: d.Seq, damage: &d}
@@ -42,7 +42,7 @@ func (v *verifier) compare() error {
 // buckets that differ in memory.
 type comparison struct {
 	*verifier
-	merchants map[codec.MerchantKey]*merchantSums // those that differ
+	merchants map[store.MerchantKey]*merchantSums // those that differ
 	events    map[locatedEvent]bool               // events in differing buckets; true: the index has it, false: the journal
 	isFull    bool                                // the index has further ones, so those of the journal may be in it
 	chunks    map[uint64]*chunkDifference
@@ -52,7 +52,7 @@ type comparison struct {
 var maxLocated = 1_000_000 // events; tests change it
 
 type locatedEvent struct {
-	m    codec.MerchantKey
+	m    store.MerchantKey
 	key  rank.Key
 	hash uint64
 }
@@ -71,7 +71,7 @@ func (c *comparison) locate() error {
 	defer c.PauseMoves()()
 	c.removing.Lock()
 	defer c.removing.Unlock()
-	maps.DeleteFunc(c.merchants, func(m codec.MerchantKey, _ *merchantSums) bool { return !c.unchanged(m) })
+	maps.DeleteFunc(c.merchants, func(m store.MerchantKey, _ *merchantSums) bool { return !c.unchanged(m) })
 	if err := c.readMerchants(); err != nil {
 		return err
 	}
@@ -84,10 +84,10 @@ func (c *comparison) locate() error {
 
 // group sums up the events by the chunk or the damaged block that they are of.
 func (c *comparison) group() {
-	erasing := map[codec.MerchantKey]bool{} // the index has lost their events already: an erasure was cut off, and goes on soon
+	erasing := map[store.MerchantKey]bool{} // the index has lost their events already: an erasure was cut off, and goes on soon
 	if c.control != nil {
 		for _, era := range c.control.Unfinished() {
-			if m, err := codec.NewMerchantKey(era.Merchant); err == nil && era.State == store.ErasureRemoving {
+			if m, err := store.NewMerchantKey(era.Merchant); err == nil && era.State == store.ErasureRemoving {
 				erasing[m] = true
 			}
 		}
@@ -115,7 +115,7 @@ func (c *comparison) group() {
 
 // noteMissing passes on the events that only the index has, unless damage, or a missing chunk, explains that.
 func (c *comparison) noteMissing() error {
-	keys := map[codec.MerchantKey][]rank.Key{}
+	keys := map[store.MerchantKey][]rank.Key{}
 	stored := map[locatedEvent]bool{} // without a hash: the index has them under another name
 	for e, indexed := range c.events {
 		stored[locatedEvent{m: e.m, key: e.key}] = stored[locatedEvent{m: e.m, key: e.key}] || !indexed
@@ -176,7 +176,7 @@ func (c *comparison) readMerchants() error {
 	if c.archive != nil {
 		boundary = c.archive.Boundary()
 		for m, s := range c.merchants {
-			if err := c.archive.Since(c.ctx, m, codec.Position{}, func(events []archive.Event) error {
+			if err := c.archive.Since(c.ctx, m, store.Position{}, func(events []archive.Event) error {
 				for _, stored := range events {
 					e, err := journal.DecodeBody(m, stored.Position, stored.Body)
 					if err == nil && stored.Seq <= c.upTo { // other errors were reported before

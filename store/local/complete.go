@@ -16,7 +16,7 @@ import (
 // Events that are removed while the answer reads may be missing.
 type expected struct {
 	r      *reader
-	m      codec.MerchantKey
+	m      store.MerchantKey
 	from   int64  // µs since 1970: earlier events are past the retention and being removed
 	upTo   uint64 // the answer reads all chunks up to this one
 	events uint64
@@ -25,7 +25,7 @@ type expected struct {
 	read    uint64
 }
 
-func (r *reader) expect(ctx context.Context, m codec.MerchantKey) (*expected, error) {
+func (r *reader) expect(ctx context.Context, m store.MerchantKey) (*expected, error) {
 	x := &expected{r: r, m: m, from: r.retainedFrom(m.ID()), removed: r.removedOf(m)}
 	err := r.index.withCommitted(ctx, func(u *usedIndex) (err error) {
 		x.events, x.upTo, err = u.CountFrom(ctx, m, x.from)
@@ -62,10 +62,10 @@ func (r *reader) checkCounts(ctx context.Context) error {
 	r.removing.Lock()
 	defer r.removing.Unlock()
 	type counted struct{ events, read, upTo uint64 }
-	all := map[codec.MerchantKey]*counted{}
+	all := map[store.MerchantKey]*counted{}
 	damaged, from, upTo := false, r.archive.Boundary(), uint64(0)
 	err := r.index.withCommitted(ctx, func(u *usedIndex) error {
-		of := func(m codec.MerchantKey) (c *counted, err error) {
+		of := func(m store.MerchantKey) (c *counted, err error) {
 			if c = all[m]; c == nil {
 				c = &counted{}
 				all[m] = c
@@ -81,7 +81,7 @@ func (r *reader) checkCounts(ctx context.Context) error {
 			}
 		}
 		if err == nil {
-			err = r.archive.Each(func(m codec.MerchantKey, has archive.Usage) error {
+			err = r.archive.Each(func(m store.MerchantKey, has archive.Usage) error {
 				c, err := of(m)
 				c.read += has.Events
 				return err

@@ -16,7 +16,6 @@ import (
 	"mtagd/store/local/archive"
 	"mtagd/store/local/backup"
 	"mtagd/store/local/badgerdb"
-	"mtagd/store/local/codec"
 	"mtagd/store/local/rank"
 	"mtagd/store/testenv"
 )
@@ -303,7 +302,7 @@ func TestHiddenEventsAreNotMissing(t *testing.T) {
 	until(t, "tables are merged", func() bool { return !e.archiver.reclaiming.Load() })
 	key := keyOf(t, m)
 	first := true
-	if _, err := e.archive.Rewrite(ctx, key, codec.Position{}, endOfTime, func(archive.Event) bool {
+	if _, err := e.archive.Rewrite(ctx, key, store.Position{}, endOfTime, func(archive.Event) bool {
 		was := first
 		first = false
 		return !was // one event is missing indeed
@@ -314,11 +313,11 @@ func TestHiddenEventsAreNotMissing(t *testing.T) {
 	defer x.users.Done()
 	v := verifier{Verification: store.Verification{Found: func(store.Finding) {}, Read: func(store.Part, uint64, uint64) {}}, ctx: ctx,
 		stored: e.stored, control: e.Data, index: x.Index, now: e.now(),
-		missing: func(keys map[codec.MerchantKey][]rank.Key) error {
+		missing: func(keys map[store.MerchantKey][]rank.Key) error {
 			t.Errorf("%d events are noted as missing", len(keys[key]))
 			return nil
 		},
-		unchanged: func(codec.MerchantKey) bool { // after everything was read once
+		unchanged: func(store.MerchantKey) bool { // after everything was read once
 			damageTableOf(t, filepath.Join(dir, "archive"), append([]byte{'B'}, key[:]...))
 			return true
 		}}

@@ -20,7 +20,6 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
-	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
 )
 
@@ -162,19 +161,19 @@ func timeOf(µs int64) time.Time { return time.UnixMicro(µs).UTC() }
 // shorts are the merchants of which an answer has read too few events, since the last verification.
 type shorts struct {
 	mu    sync.Mutex
-	found map[codec.MerchantKey]error
+	found map[store.MerchantKey]error
 	count prometheus.Counter
 }
 
 func newShorts() *shorts {
-	return &shorts{found: map[codec.MerchantKey]error{}, count: prometheus.NewCounter(prometheus.CounterOpts{
+	return &shorts{found: map[store.MerchantKey]error{}, count: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "mtagd_short_reads_total",
 		Help: "Answers that failed because they found fewer events than the index counts.",
 	})}
 }
 
 // note notes a short read, and returns the error of the answer.
-func (s *shorts) note(m codec.MerchantKey, err error) error {
+func (s *shorts) note(m store.MerchantKey, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.found[m] = err

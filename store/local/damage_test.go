@@ -118,7 +118,7 @@ func TestADamagedIndexValueIsRebuilt(t *testing.T) {
 		record(t, e, m, 100)
 		record(t, e, other, 100)
 		closeEngine(t, e) // merges
-		key, err := codec.NewMerchantKey(m)
+		key, err := store.NewMerchantKey(m)
 		testenv.Check(t, err)
 		if err := changeBolt(filepath.Join(dir, "index.db"), func(tx *bolt.Tx) error {
 			b := tx.Bucket([]byte(bucket))

@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
-	"mtagd/store/local/codec"
 	"mtagd/store/testenv"
 )
 
@@ -81,7 +80,7 @@ func TestADamagedChunkCostsItsOwnEvents(t *testing.T) {
 		}
 		lost := map[store.EventID]bool{}
 		for i := range uint16(256) {
-			lost[codec.Position{Seq: n.Chunk, Index: i}.EventID()] = true
+			lost[store.Position{Seq: n.Chunk, Index: i}.EventID()] = true
 		}
 		missing := 0
 		for m, all := range recorded {
@@ -153,7 +152,7 @@ func TestDrillWrongBitsCostOnlyTheirRecords(t *testing.T) {
 		damaged := map[store.EventID]bool{}
 		for seq := range e.damage.notes {
 			for i := range uint16(256) {
-				damaged[codec.Position{Seq: seq.chunk, Index: i}.EventID()] = true
+				damaged[store.Position{Seq: seq.chunk, Index: i}.EventID()] = true
 			}
 		}
 		if round%2 == 1 { // nobody knows which chunks the records had

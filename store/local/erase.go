@@ -10,7 +10,6 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/archive"
 	"mtagd/store/local/badgerdb"
-	"mtagd/store/local/codec"
 	"mtagd/store/local/rank"
 	"mtagd/store/removal"
 )
@@ -20,7 +19,7 @@ func (r *remover) pace() func() { return r.background.pace(eraseWork, eraseShare
 
 // removeEvents removes archived events of a merchant from the index, and then from the archive. keys are in the order of
 // positions.
-func (r *remover) removeEvents(ctx context.Context, m codec.MerchantKey, keys []rank.Key) error {
+func (r *remover) removeEvents(ctx context.Context, m store.MerchantKey, keys []rank.Key) error {
 	if len(keys) == 0 {
 		return nil
 	}
@@ -36,7 +35,7 @@ func (r *remover) removeEvents(ctx context.Context, m codec.MerchantKey, keys []
 	removed := 0
 	for near := range neighbours(positionsOf(keys)) {
 		some, err := r.archive.Rewrite(ctx, m, near[0], near[len(near)-1], func(e archive.Event) bool {
-			_, goes := slices.BinarySearchFunc(near, e.Position, codec.Position.Compare)
+			_, goes := slices.BinarySearchFunc(near, e.Position, store.Position.Compare)
 			return !goes
 		}, r.damaged, r.pace())
 		if err != nil {
@@ -66,7 +65,7 @@ func orWaits(err error) error {
 // Drop implements removal.Engine. The tags of a deleted merchant are unknown, so nothing new comes in.
 func (r *remover) Drop(ctx context.Context, id store.MerchantID) (err error) {
 	defer func() { err = orWaits(err) }()
-	m, err := codec.NewMerchantKey(id)
+	m, err := store.NewMerchantKey(id)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,6 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/badgerdb"
-	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
 	"mtagd/store/removal"
@@ -493,7 +492,7 @@ func TestAPageBesideAnErasure(t *testing.T) {
 	x := newErasing(t)
 	x.visit(x.shop, 10, 2)
 	archiveAll(t, x.engine)
-	m, err := codec.NewMerchantKey(x.shop)
+	m, err := store.NewMerchantKey(x.shop)
 	testenv.Check(t, err)
 	_, positions, err := x.index.now.Page(ctx, m, rank.NewSelection(store.Query{Merchant: x.shop, SortBy: store.ByTime, Limit: 100}))
 	testenv.Check(t, err)

@@ -52,7 +52,7 @@ func (r *reader) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 // feedNext reads the next portion of the archive or of the journal.
 func (r *reader) feedNext(ctx context.Context, f *feed) (err error) {
 	if boundary := r.archive.Boundary(); f.nextChunk() <= boundary {
-		err = r.feedArchived(ctx, f, codec.EndOf(boundary))
+		err = r.feedArchived(ctx, f, store.EndOf(boundary))
 	} else {
 		err = r.feedJournal(ctx, f)
 	}
@@ -73,7 +73,7 @@ func (r *reader) beginReading() bool {
 }
 
 // feedArchived reads the next portion of the archive, whose end is end.
-func (r *reader) feedArchived(ctx context.Context, f *feed, end codec.Position) error {
+func (r *reader) feedArchived(ctx context.Context, f *feed, end store.Position) error {
 	if f.end.Compare(end) < 0 {
 		end = f.end
 	}
@@ -98,7 +98,7 @@ func (r *reader) feedArchived(ctx context.Context, f *feed, end codec.Position) 
 
 // nextArchived reads the next portion of the archive, up to end. It leaves out damaged blocks that were noted before. When
 // it finds others, it notes them, and fails: nobody may take the answer for complete. The next call goes around them.
-func (r *reader) nextArchived(ctx context.Context, f *feed, end codec.Position) (archive.Next, error) {
+func (r *reader) nextArchived(ctx context.Context, f *feed, end store.Position) (archive.Next, error) {
 	next, err := r.archive.Next(ctx, f.merchants, f.at, end, f.portion)
 	if unreadable, ok := errors.AsType[archive.Unread](err); ok {
 		err = unread(ctx, unreadable.Merchant, err)
@@ -144,25 +144,25 @@ func (r *reader) feedPast(ctx context.Context, f *feed, damaged journal.DamagedC
 	if !known {
 		return store.Unavailable("events were found damaged")
 	}
-	f.moveTo(codec.EndOf(seq))
+	f.moveTo(store.EndOf(seq))
 	return nil
 }
 
 // Latest implements store.Feed.
 func (r *reader) Latest(context.Context) (store.Cursor, error) {
-	return codec.EndOf(r.watchers.last.Load()).Cursor(), nil
+	return store.EndOf(r.watchers.last.Load()).Cursor(), nil
 }
 
 // feed is one call of Feed.
 type feed struct {
 	store.FeedQuery
 	use       func(e *journal.Event, of store.MerchantID) (more bool) // the event is valid until it returns
-	merchants []codec.MerchantKey
-	wanted    map[codec.MerchantKey]wantedEvents
+	merchants []store.MerchantKey
+	wanted    map[store.MerchantKey]wantedEvents
 	chunks    journal.MerchantSet // of the merchants
 
-	at      codec.Position // everything up to here was read
-	end     codec.Position // the end of the query
+	at      store.Position // everything up to here was read
+	end     store.Position // the end of the query
 	events  int            // how many were read
 	portion int            // how many archived events to read next
 	stopped bool           // by use
@@ -185,7 +185,7 @@ func newFeed(q store.FeedQuery, last uint64, retainedFrom func(store.MerchantID)
 	if !ok {
 		return nil, store.Invalid("after", "is not a cursor of this service")
 	}
-	end := codec.EndOf(last)
+	end := store.EndOf(last)
 	if q.UpTo != "" {
 		upTo, ok := store.ParseCursor(q.UpTo)
 		if !ok {
@@ -196,9 +196,9 @@ func newFeed(q store.FeedQuery, last uint64, retainedFrom func(store.MerchantID)
 		}
 	}
 	f := &feed{FeedQuery: q, at: after, end: end, portion: firstPortion, texts: map[string]string{}}
-	f.wanted = make(map[codec.MerchantKey]wantedEvents, len(q.Merchants))
+	f.wanted = make(map[store.MerchantKey]wantedEvents, len(q.Merchants))
 	for _, id := range q.Merchants {
-		if m, err := codec.NewMerchantKey(id); err == nil { // no merchant has an id of another form
+		if m, err := store.NewMerchantKey(id); err == nil { // no merchant has an id of another form
 			f.merchants = append(f.merchants, m)
 			f.wanted[m] = wantedEvents{id, retainedFrom(id)}
 		}
@@ -209,7 +209,7 @@ func newFeed(q store.FeedQuery, last uint64, retainedFrom func(store.MerchantID)
 
 // nextChunk returns the first chunk that was not read completely.
 func (f *feed) nextChunk() uint64 {
-	if f.at == codec.EndOf(f.at.Seq) {
+	if f.at == store.EndOf(f.at.Seq) {
 		return f.at.Seq + 1
 	}
 	return f.at.Seq
@@ -219,7 +219,7 @@ func (f *feed) nextChunk() uint64 {
 func (f *feed) full() bool { return f.stopped || f.events >= feedEvents }
 
 // moveTo moves the feed forward, but not past its end.
-func (f *feed) moveTo(at codec.Position) {
+func (f *feed) moveTo(at store.Position) {
 	if at.Compare(f.end) > 0 {
 		at = f.end
 	}
@@ -242,7 +242,7 @@ func (f *feed) take(seq uint64, events []journal.Event) (more bool) {
 			return false
 		}
 	}
-	f.moveTo(codec.EndOf(seq))
+	f.moveTo(store.EndOf(seq))
 	f.events += len(events)
 	return !f.full()
 }

@@ -15,7 +15,6 @@ import (
 	"testing"
 
 	"mtagd/store"
-	"mtagd/store/local/codec"
 	"mtagd/store/testenv"
 )
 
@@ -209,7 +208,7 @@ func (e *engine) without(page store.Page, m store.MerchantID, all []store.Event)
 		switch {
 		case !isBlock:
 			for i := range uint16(256) {
-				damaged[codec.Position{Seq: key.chunk, Index: i}.EventID()] = true
+				damaged[store.Position{Seq: key.chunk, Index: i}.EventID()] = true
 			}
 		case merchant == string(m): // the last ones up to the block's end
 			var ids []store.EventID

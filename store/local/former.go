@@ -113,7 +113,7 @@ func writeFormer(ctx context.Context, dir, to string, log *slog.Logger) error {
 				e.Key = append([]byte{prefixBlock}, e.Key...)
 			case 'S':
 				e.Key, e.Value = []byte{prefixBoundary}, codec.Unseal(e.Key, e.Value)
-			default: // it is made anew
+			default: // the new archive writes its own
 				return nil
 			}
 			return t.checked(e)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"mtagd/store"
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
@@ -49,7 +50,7 @@ func (h *healer) openArchive() error {
 
 // noteRebuilt notes that a part of the archive may be lost. settleShorts finds out, and tries until it has.
 func (h *healer) noteRebuilt() {
-	_ = h.shorts.note(codec.MerchantKey{}, errors.New("a part of archive/ may be lost"))
+	_ = h.shorts.note(store.MerchantKey{}, errors.New("a part of archive/ may be lost"))
 }
 
 // lostPart logs that a part of a file of the archive is lost.

@@ -12,7 +12,6 @@ import (
 	"github.com/google/uuid"
 
 	"mtagd/store"
-	"mtagd/store/local/codec"
 	"mtagd/store/migrate"
 	"mtagd/store/rules"
 	"mtagd/store/testenv"
@@ -23,12 +22,12 @@ func TestEventsAfterAnImport(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	partner := store.Partner{ID: store.PartnerID(uuid.NewString()), Name: "Acme", CreatedAt: time.Now().UTC()}
 	merchant := store.Merchant{ID: store.MerchantID(uuid.NewString()), Partner: partner.ID, Name: "Shop", CreatedAt: partner.CreatedAt}
-	key, err := codec.NewMerchantKey(merchant.ID)
+	key, err := store.NewMerchantKey(merchant.ID)
 	testenv.Check(t, err)
 	last := uint64(time.Now().Add(time.Hour).UnixMicro())
 	events := []migrate.Event{
-		{Merchant: key, At: codec.Position{Seq: last - 5, Index: 3}, Time: 1, Tag: "cs_1", Name: "View", MUID: []byte("m"), Raw: []byte("{}")},
-		{Merchant: key, At: codec.Position{Seq: last - 5, Index: 700}, Time: 2, Tag: "cs_1", Name: "View", MUID: []byte("m"), Raw: []byte("{}")},
+		{Merchant: key, At: store.Position{Seq: last - 5, Index: 3}, Time: 1, Tag: "cs_1", Name: "View", MUID: []byte("m"), Raw: []byte("{}")},
+		{Merchant: key, At: store.Position{Seq: last - 5, Index: 700}, Time: 2, Tag: "cs_1", Name: "View", MUID: []byte("m"), Raw: []byte("{}")},
 	}
 	record := func(kind, key string, v any) rules.Record {
 		value, err := json.Marshal(v)
@@ -67,7 +66,7 @@ func TestEventsAfterAnImport(t *testing.T) {
 		t.Errorf("%d events of %d are listed, %v; want 3", len(page.Events), page.Total, err)
 	}
 	n := 0
-	after := store.FeedQuery{Merchants: []store.MerchantID{merchant.ID}, After: codec.EndOf(last).Cursor()}
+	after := store.FeedQuery{Merchants: []store.MerchantID{merchant.ID}, After: store.EndOf(last).Cursor()}
 	if _, err := e.Feed(t.Context(), after, func(*store.Received) bool { n++; return true }); err != nil || n != 1 {
 		t.Errorf("after the last imported event a feed has %d events, %v; want 1", n, err)
 	}

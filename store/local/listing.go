@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"mtagd/store"
-	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
@@ -41,7 +40,7 @@ func (r *reader) retainedFrom(id store.MerchantID) int64 {
 // When the index is damaged where the query reads it, Events fails with KindUnavailable, and the index is rebuilt.
 func (r *reader) Events(ctx context.Context, q store.Query) (store.Page, error) {
 	r.background.note()
-	m, err := codec.NewMerchantKey(q.Merchant)
+	m, err := store.NewMerchantKey(q.Merchant)
 	if err != nil {
 		return store.Page{}, err
 	}
@@ -60,7 +59,7 @@ func (r *reader) Events(ctx context.Context, q store.Query) (store.Page, error) 
 }
 
 // pageOf does the steps 2 to 4 of Events with an index. It returns codec.ErrCorrupt if the index is damaged.
-func (r *reader) pageOf(ctx context.Context, x *usedIndex, m codec.MerchantKey, q store.Query) (store.Page, error) {
+func (r *reader) pageOf(ctx context.Context, x *usedIndex, m store.MerchantKey, q store.Query) (store.Page, error) {
 	for range maxNoted {
 		total, found, err := x.Page(ctx, m, rank.NewSelection(q))
 		if err != nil {
@@ -82,9 +81,9 @@ func (r *reader) pageOf(ctx context.Context, x *usedIndex, m codec.MerchantKey, 
 func (r *reader) Summary(ctx context.Context, q store.SummaryQuery) (store.Summary, error) {
 	r.background.note()
 	var merchants []rank.Kept
-	seen := map[codec.MerchantKey]bool{}
+	seen := map[store.MerchantKey]bool{}
 	for _, id := range r.control.WithoutRemoved(q.Merchants) {
-		m, err := codec.NewMerchantKey(id)
+		m, err := store.NewMerchantKey(id)
 		if err != nil {
 			return store.Summary{}, err
 		}
@@ -106,7 +105,7 @@ func (r *reader) Usage(ctx context.Context, merchants []store.MerchantID) ([]sto
 	usage := make([]store.Usage, len(merchants))
 	err := r.index.withCommitted(ctx, func(x *usedIndex) error {
 		for i, id := range merchants {
-			m, err := codec.NewMerchantKey(id)
+			m, err := store.NewMerchantKey(id)
 			if err != nil {
 				return err
 			}

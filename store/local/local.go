@@ -119,7 +119,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &stored{dir: dir, log: opt.Log, shorts: newShorts(), changed: map[codec.MerchantKey]uint64{}, removed: map[codec.MerchantKey]uint64{}}
+	s := &stored{dir: dir, log: opt.Log, shorts: newShorts(), changed: map[store.MerchantKey]uint64{}, removed: map[store.MerchantKey]uint64{}}
 	e := &engine{Data: data}
 	e.OwnerOf = data.Directory().Owner
 	s.opened, e.close = context.WithCancel(context.Background())
@@ -251,7 +251,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	}
 	e.Recorder = &e.journal.Recorder
 	if e.journal.HasLost() {
-		_ = e.shorts.note(codec.MerchantKey{}, errors.New("a part of the log of events is lost")) // it is not known yet which events
+		_ = e.shorts.note(store.MerchantKey{}, errors.New("a part of the log of events is lost")) // it is not known yet which events
 	}
 	e.index.pushed = last
 	x.Start()

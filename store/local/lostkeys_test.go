@@ -204,8 +204,8 @@ func TestLostKeysAreAnErrorUntilTheyAreWrittenAgain(t *testing.T) {
 	}
 }
 
-// A file of an earlier version, or a damaged one, says that all is to be written again, and no look-up fails.
-func TestAnEmptyListOfLostKeys(t *testing.T) {
+// A damaged file says that all is to be written again, and no look-up fails.
+func TestADamagedListOfLostKeys(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, relinkFile)
 	for _, b := range []string{"", "x", `[{"From":"","To":""}]`} {

@@ -85,7 +85,7 @@ func (s source) Events(ctx context.Context, after, upTo uint64, use func(*migrat
 	}
 	defer s.verifying.RUnlock()
 	var failed error
-	q := store.FeedQuery{Merchants: s.control.MerchantIDs(), UpTo: codec.EndOf(upTo).Cursor()}
+	q := store.FeedQuery{Merchants: s.control.MerchantIDs(), UpTo: store.EndOf(upTo).Cursor()}
 	f, err := newFeed(q, s.watchers.last.Load(), keptForEver)
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func (s source) Events(ctx context.Context, after, upTo uint64, use func(*migrat
 			MUID: e.MUID, Details: e.Details, Raw: e.Raw})
 		return failed == nil
 	}
-	f.at = codec.EndOf(after)
+	f.at = store.EndOf(after)
 	for f.at.Compare(f.end) < 0 && failed == nil {
 		if err := ctx.Err(); err != nil {
 			return err

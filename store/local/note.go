@@ -9,7 +9,6 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
-	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
 )
@@ -28,12 +27,12 @@ func (s *stored) noteDamage(ctx context.Context, x *rank.Index, damage error) er
 func (s *stored) noteChunks(ctx context.Context, x *rank.Index, chunks journal.DamagedChunks) error {
 	s.removing.Lock()
 	defer s.removing.Unlock()
-	lost, all := map[uint64]map[codec.MerchantKey][]rank.Key{}, map[codec.MerchantKey][]rank.Key{} // by chunk, and of all chunks
+	lost, all := map[uint64]map[store.MerchantKey][]rank.Key{}, map[store.MerchantKey][]rank.Key{} // by chunk, and of all chunks
 	var damaged journal.DamagedChunks
 	for _, d := range chunks {
 		if d.Err = s.journal.CheckChunk(d.Seq); d.Err != nil && !s.hasMoved(d.Seq) {
 			damaged = append(damaged, d)
-			lost[d.Seq] = map[codec.MerchantKey][]rank.Key{}
+			lost[d.Seq] = map[store.MerchantKey][]rank.Key{}
 		}
 	}
 	if damaged == nil {
@@ -64,7 +63,7 @@ func (s *stored) noteChunks(ctx context.Context, x *rank.Index, chunks journal.D
 }
 
 // noteLost notes lost events. If a kill comes before they are taken out of the index, the damage is found again.
-func (s *stored) noteLost(n note, events map[codec.MerchantKey][]rank.Key) error {
+func (s *stored) noteLost(n note, events map[store.MerchantKey][]rank.Key) error {
 	var lost eventGroup
 	for m, keys := range events {
 		for _, k := range keys {
@@ -81,7 +80,7 @@ func (s *stored) noteLost(n note, events map[codec.MerchantKey][]rank.Key) error
 }
 
 // takeOut takes events out of the index.
-func takeOut(ctx context.Context, x *rank.Index, events map[codec.MerchantKey][]rank.Key) error {
+func takeOut(ctx context.Context, x *rank.Index, events map[store.MerchantKey][]rank.Key) error {
 	for m, keys := range events {
 		if len(keys) == 0 {
 			continue
@@ -126,7 +125,7 @@ func (s *stored) noteBlocks(ctx context.Context, x *rank.Index, found archive.Da
 				return unread(ctx, d.Merchant, err)
 			}
 		}
-		lost := map[codec.MerchantKey][]rank.Key{d.Merchant: keys}
+		lost := map[store.MerchantKey][]rank.Key{d.Merchant: keys}
 		if err := s.noteLost(noteOf(d), lost); err != nil {
 			return err
 		}
@@ -139,7 +138,7 @@ func (s *stored) noteBlocks(ctx context.Context, x *rank.Index, found archive.Da
 
 // noteMissing notes events up to the chunk upTo that only the index has, and removes them from the index. The caller keeps
 // events from moving and from being removed.
-func (s *stored) noteMissing(ctx context.Context, x *rank.Index, upTo uint64, keys map[codec.MerchantKey][]rank.Key) error {
+func (s *stored) noteMissing(ctx context.Context, x *rank.Index, upTo uint64, keys map[store.MerchantKey][]rank.Key) error {
 	events := 0
 	for _, of := range keys {
 		events += len(of)
@@ -151,25 +150,25 @@ func (s *stored) noteMissing(ctx context.Context, x *rank.Index, upTo uint64, ke
 }
 
 // positionsOf returns the positions of events, sorted.
-func positionsOf(keys []rank.Key) []codec.Position {
-	positions := make([]codec.Position, len(keys))
+func positionsOf(keys []rank.Key) []store.Position {
+	positions := make([]store.Position, len(keys))
 	for i, k := range keys {
 		positions[i] = k.Position
 	}
-	slices.SortFunc(positions, codec.Position.Compare)
+	slices.SortFunc(positions, store.Position.Compare)
 	return positions
 }
 
 // eventGroup is what is known of some events.
 type eventGroup struct {
 	events    uint64
-	merchants map[codec.MerchantKey]bool
+	merchants map[store.MerchantKey]bool
 	from, to  int64 // µs since 1970
 }
 
-func (g *eventGroup) add(m codec.MerchantKey, k rank.Key) {
+func (g *eventGroup) add(m store.MerchantKey, k rank.Key) {
 	if g.merchants == nil {
-		g.merchants, g.from, g.to = map[codec.MerchantKey]bool{}, k.Time, k.Time
+		g.merchants, g.from, g.to = map[store.MerchantKey]bool{}, k.Time, k.Time
 	}
 	g.events++
 	g.merchants[m] = true

@@ -84,7 +84,7 @@ const foundAtOnce = 256
 // eachOf calls use with those events of a merchant that belong to persons, in the order of receipt, until use returns
 // an error, and with those that claimed links lead to (rules.Matcher). It reads all events committed before the call,
 // and fails at the end when some are missing. It calls pace now and then. use may take long: no transaction is open.
-func (p people) eachOf(ctx context.Context, m codec.MerchantKey, who *rules.Persons, pace func(),
+func (p people) eachOf(ctx context.Context, m store.MerchantKey, who *rules.Persons, pace func(),
 	use func(event *journal.Event, owners, claimed []int) error) error {
 	all, err := p.expect(ctx, m)
 	if err != nil {
@@ -116,7 +116,7 @@ func (p people) eachOf(ctx context.Context, m codec.MerchantKey, who *rules.Pers
 	}
 	for f.at.Compare(f.end) < 0 {
 		if boundary := p.archive.Boundary(); f.nextChunk() <= boundary {
-			upTo := codec.EndOf(min(boundary, all.upTo))
+			upTo := store.EndOf(min(boundary, all.upTo))
 			if err := p.selectArchived(ctx, m, f.at, upTo, who, concerns, pass, pace); err != nil {
 				return err
 			}
@@ -139,7 +139,7 @@ func (p people) eachOf(ctx context.Context, m codec.MerchantKey, who *rules.Pers
 }
 
 // selectArchived passes the events of the archive that concern somebody.
-func (p people) selectArchived(ctx context.Context, m codec.MerchantKey, after, upTo codec.Position, who *rules.Persons,
+func (p people) selectArchived(ctx context.Context, m store.MerchantKey, after, upTo store.Position, who *rules.Persons,
 	concerns func(*rules.Matcher, *journal.Event) bool, pass func(*journal.Event) error, pace func()) error {
 	err := p.archive.Select(ctx, m, after, upTo, func() func(archive.Event) bool {
 		matcher := who.Matcher()

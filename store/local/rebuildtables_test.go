@@ -17,7 +17,7 @@ import (
 	"mtagd/store/testenv"
 )
 
-// damageBlockWith changes two bits of the table that has this text, beside it. Badger has the file open.
+// damageTableOf changes two bits of the table that has this text, beside the text. A database has the file open.
 func damageTableOf(t *testing.T, dir string, text []byte) {
 	t.Helper()
 	tables, err := filepath.Glob(filepath.Join(dir, "*", "*.sst"))
@@ -209,9 +209,9 @@ func TestDrillDamageOfLinksNeedsNoRestart(t *testing.T) {
 	findNothing(t, e)
 }
 
-func keyOf(t *testing.T, id store.MerchantID) codec.MerchantKey {
+func keyOf(t *testing.T, id store.MerchantID) store.MerchantKey {
 	t.Helper()
-	m, err := codec.NewMerchantKey(id)
+	m, err := store.NewMerchantKey(id)
 	testenv.Check(t, err)
 	return m
 }

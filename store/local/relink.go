@@ -22,8 +22,7 @@ import (
 // Links and event_ids that damage has cost are written again in the background, from the events that have them. Until
 // then, DIR/relink is there: JSON of the ranges of keys in which some were lost (badgerdb.Range), sealed (codec.Seal) with
 // its name as the key. A look-up in a range that finds nothing fails with KindUnavailable, because the key may be lost:
-// else an event would be recorded twice, or get another muid. An empty file, which earlier versions write, has no ranges: all
-// is written again, and no look-up fails.
+// else an event would be recorded twice, or get another muid.
 //
 // Events do not say the source of a link, so it becomes a claimed one: the next event with the merchant's secret makes it a
 // trusted one. Lost for good are former links, and the links of which no event is left, such as those of /id. An identifier
@@ -46,7 +45,7 @@ func writeLostKeys(dir string, lost []badgerdb.Range) error {
 // readLostKeys returns the ranges that DIR/relink has.
 func readLostKeys(dir string, log *slog.Logger) (lost []badgerdb.Range) {
 	b, err := os.ReadFile(filepath.Join(dir, relinkFile))
-	if len(b) > 0 {
+	if err == nil {
 		err = json.Unmarshal(codec.Unseal([]byte(relinkFile), b), &lost)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -85,7 +84,7 @@ func (h *healer) relink() error {
 // relinkedAtOnce is of how many events the links are in memory.
 const relinkedAtOnce = 4_000_000
 
-func (h *healer) relinkOf(m codec.MerchantKey) (written int, err error) {
+func (h *healer) relinkOf(m store.MerchantKey) (written int, err error) {
 	h.remover.busy.Lock() // an erasure must not miss what is written
 	defer h.remover.busy.Unlock()
 	if h.control.IsRemoved(m.ID()) {
@@ -101,7 +100,7 @@ func (h *healer) relinkOf(m codec.MerchantKey) (written int, err error) {
 	for part := range parts {
 		var reader rules.EventReader
 		r := h.journal.NewRefill(m)
-		if err := h.archive.Since(h.opened, m, codec.Position{}, func(events []archive.Event) error {
+		if err := h.archive.Since(h.opened, m, store.Position{}, func(events []archive.Event) error {
 			for _, stored := range events {
 				event, err := journal.DecodeBody(m, stored.Position, stored.Body)
 				if err != nil { // its keys stay lost, but look-ups must not fail for ever

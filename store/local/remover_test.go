@@ -20,7 +20,7 @@ import (
 	"mtagd/store/testenv"
 )
 
-// lifeCommand is what TestLife has its child do. The child is an engine in a process of its own.
+// lifeCommand is what TestDrillLife has its child do. The child is an engine in a process of its own.
 type lifeCommand struct {
 	Op       string // the name of a function in lifeOps
 	Now      time.Time
@@ -52,7 +52,7 @@ type lifeAnswer struct {
 	Cursor    store.Cursor
 }
 
-// lifeEnv is the data directory of a child of TestLife.
+// lifeEnv is the data directory of a child of TestDrillLife.
 const lifeEnv = "LOCAL_TEST_LIFE"
 
 // lifeChild is the engine in the child.

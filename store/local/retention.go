@@ -10,7 +10,6 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
-	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
 )
@@ -26,7 +25,7 @@ const (
 
 // ExpireOf implements removal.Engine.
 func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID, before int64) (some bool, err error) {
-	m, err := codec.NewMerchantKey(id)
+	m, err := store.NewMerchantKey(id)
 	if err != nil {
 		return false, err
 	}
@@ -44,7 +43,7 @@ func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID, before int6
 	if err := r.archiver.moveTo(ctx, r.journal.Committed()); err != nil {
 		return true, err
 	}
-	_, err = r.rewriteBefore(ctx, m, codec.Position{}, endOfTime, before)
+	_, err = r.rewriteBefore(ctx, m, store.Position{}, endOfTime, before)
 	return true, err
 }
 
@@ -52,16 +51,16 @@ func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID, before int6
 // are, and then from the index. After a kill in between, the index has events that the archive does not have. They are
 // past the retention, so no answer has them, and the next call removes them. left reports whether the archive may have
 // more expired events: backdated ones that came in meanwhile.
-func (r *remover) expireKnown(ctx context.Context, m codec.MerchantKey, from int64) (left bool, err error) {
+func (r *remover) expireKnown(ctx context.Context, m store.MerchantKey, from int64) (left bool, err error) {
 	total, positions, err := r.expired(ctx, m, from, maxExpired)
 	if err != nil {
 		return false, err
 	}
 	removed := uint64(0)
 	if total > maxExpired {
-		removed, err = r.rewriteBefore(ctx, m, codec.Position{}, endOfTime, from)
+		removed, err = r.rewriteBefore(ctx, m, store.Position{}, endOfTime, from)
 	} else {
-		slices.SortFunc(positions, codec.Position.Compare)
+		slices.SortFunc(positions, store.Position.Compare)
 		for near := range neighbours(positions) {
 			var n uint64
 			if n, err = r.rewriteBefore(ctx, m, near[0], near[len(near)-1], from); err != nil {
@@ -84,7 +83,7 @@ func (r *remover) expireKnown(ctx context.Context, m codec.MerchantKey, from int
 
 // rewriteBefore removes the events of a merchant from the archive that are before a time and between two positions. It
 // takes long. So it makes many small changes, and runs new erasures in between. The caller holds busy.
-func (r *remover) rewriteBefore(ctx context.Context, m codec.MerchantKey, first, last codec.Position, from int64) (events uint64, err error) {
+func (r *remover) rewriteBefore(ctx context.Context, m store.MerchantKey, first, last store.Position, from int64) (events uint64, err error) {
 	pace := r.background.pace(expireWork, expireShare)
 	for more := true; more && err == nil; {
 		done := r.change(m)
@@ -108,8 +107,8 @@ func (r *remover) rewriteBefore(ctx context.Context, m codec.MerchantKey, first,
 }
 
 // neighbours splits sorted positions at gaps of more than neighbourGap. Neighbours are rewritten together.
-func neighbours(positions []codec.Position) iter.Seq[[]codec.Position] {
-	return func(yield func([]codec.Position) bool) {
+func neighbours(positions []store.Position) iter.Seq[[]store.Position] {
+	return func(yield func([]store.Position) bool) {
 		for len(positions) > 0 {
 			n := 1
 			for n < len(positions) && positions[n].Seq-positions[n-1].Seq <= neighbourGap {
@@ -124,7 +123,7 @@ func neighbours(positions []codec.Position) iter.Seq[[]codec.Position] {
 }
 
 // expired returns how many events of a merchant are before a time, and the positions of up to n of them.
-func (r *remover) expired(ctx context.Context, m codec.MerchantKey, before int64, n int) (total uint64, positions []codec.Position, err error) {
+func (r *remover) expired(ctx context.Context, m store.MerchantKey, before int64, n int) (total uint64, positions []store.Position, err error) {
 	err = r.index.withCommitted(ctx, func(x *usedIndex) (err error) {
 		total, positions, err = x.Page(ctx, m, rank.NewSelection(store.Query{To: new(timeOf(before - 1)), SortBy: store.ByTime, Asc: true, Limit: n}))
 		return err
@@ -132,4 +131,4 @@ func (r *remover) expired(ctx context.Context, m codec.MerchantKey, before int64
 	return total, positions, err
 }
 
-var endOfTime = codec.Position{Seq: math.MaxUint64, Index: math.MaxUint16}
+var endOfTime = store.Position{Seq: math.MaxUint64, Index: math.MaxUint16}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"mtagd/store"
-	"mtagd/store/local/codec"
 	"mtagd/store/testenv"
 )
 
@@ -85,7 +84,7 @@ func (x *expiring) expire() {
 // stored returns how many events the archive and the index have.
 func (x *expiring) stored() (archived, indexed uint64) {
 	x.t.Helper()
-	m, err := codec.NewMerchantKey(x.shop.ID)
+	m, err := store.NewMerchantKey(x.shop.ID)
 	testenv.Check(x.t, err)
 	usage, err := x.archive.Usage(m)
 	testenv.Check(x.t, err)
@@ -121,10 +120,10 @@ func TestRetentionRemovesEvents(t *testing.T) {
 		t.Errorf("the archive has %d events, the index %d, want 20", archived, indexed)
 	}
 	x.now = x.now.AddDate(0, 0, 5)
-	m, err := codec.NewMerchantKey(x.shop.ID)
+	m, err := store.NewMerchantKey(x.shop.ID)
 	testenv.Check(t, err)
 	if err := x.remover.do(ctx, func(ctx context.Context) error {
-		_, err := x.remover.rewriteBefore(ctx, m, codec.Position{}, endOfTime, x.retainedFrom(x.shop.ID))
+		_, err := x.remover.rewriteBefore(ctx, m, store.Position{}, endOfTime, x.retainedFrom(x.shop.ID))
 		return err
 	}); err != nil {
 		t.Fatal(err)

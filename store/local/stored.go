@@ -32,9 +32,9 @@ type stored struct {
 
 	changing sync.Mutex
 	// Guarded by changing:
-	changed map[codec.MerchantKey]uint64 // the number of the last change
+	changed map[store.MerchantKey]uint64 // the number of the last change
 	changes uint64
-	removed map[codec.MerchantKey]uint64 // how many events
+	removed map[store.MerchantKey]uint64 // how many events
 }
 
 // lastChunk returns the number of the last chunk of the archive and the journal; 0 when there is none.
@@ -56,7 +56,7 @@ func (s *stored) PauseMoves() (release func()) {
 // change is called before events of a merchant are removed, and done afterwards, with their number. In between, the index
 // and the archive differ. So a comparison of the two waits, and skips merchants from which events were removed since it
 // began (unchanged).
-func (s *stored) change(m codec.MerchantKey) (done func(events uint64)) {
+func (s *stored) change(m store.MerchantKey) (done func(events uint64)) {
 	s.removing.Lock()
 	return func(events uint64) {
 		s.changing.Lock()
@@ -69,7 +69,7 @@ func (s *stored) change(m codec.MerchantKey) (done func(events uint64)) {
 }
 
 // removedOf returns how many events of a merchant were removed since the engine was opened.
-func (s *stored) removedOf(m codec.MerchantKey) uint64 {
+func (s *stored) removedOf(m store.MerchantKey) uint64 {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	return s.removed[m]
@@ -83,7 +83,7 @@ func (s *stored) moment() uint64 {
 }
 
 // unchanged reports whether no events of a merchant were removed since a moment.
-func (s *stored) unchanged(m codec.MerchantKey, since uint64) bool {
+func (s *stored) unchanged(m store.MerchantKey, since uint64) bool {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	return s.changed[m] <= since
@@ -92,7 +92,7 @@ func (s *stored) unchanged(m codec.MerchantKey, since uint64) bool {
 // readEvents calls use with the events of a merchant at these positions; n is the index of the position in positions.
 // An event is valid until use returns. If some events are damaged, use has got only a part of the others, and
 // readEvents returns journal.DamagedChunks or archive.Damaged.
-func (s *stored) readEvents(ctx context.Context, m codec.MerchantKey, positions []codec.Position, use func(n int, event journal.Event)) error {
+func (s *stored) readEvents(ctx context.Context, m store.MerchantKey, positions []store.Position, use func(n int, event journal.Event)) error {
 	wanted := make([]journal.Wanted, len(positions))
 	for i, at := range positions {
 		wanted[i] = journal.Wanted{Position: at, N: i}
@@ -122,7 +122,7 @@ func (s *stored) readEvents(ctx context.Context, m codec.MerchantKey, positions 
 }
 
 // readArchived reads the events that the archive has, and returns their number n. wanted is sorted, so they are its first n.
-func (s *stored) readArchived(ctx context.Context, m codec.MerchantKey, wanted []journal.Wanted, use func(n int, event journal.Event)) (n int, err error) {
+func (s *stored) readArchived(ctx context.Context, m store.MerchantKey, wanted []journal.Wanted, use func(n int, event journal.Event)) (n int, err error) {
 	boundary := s.archive.Boundary()
 	n, _ = slices.BinarySearchFunc(wanted, boundary+1, func(w journal.Wanted, seq uint64) int {
 		if w.Seq < seq {
@@ -133,7 +133,7 @@ func (s *stored) readArchived(ctx context.Context, m codec.MerchantKey, wanted [
 	if n == 0 {
 		return 0, nil
 	}
-	positions := make([]codec.Position, n)
+	positions := make([]store.Position, n)
 	for i := range positions {
 		positions[i] = wanted[i].Position
 	}
@@ -141,7 +141,7 @@ func (s *stored) readArchived(ctx context.Context, m codec.MerchantKey, wanted [
 	err = s.archive.Read(ctx, m, positions, func(i int, stored archive.Event) {
 		event, err := journal.DecodeBody(m, stored.Position, stored.Body)
 		if err != nil {
-			damaged = append(damaged, archive.Damage{Merchant: m, After: codec.Position{Seq: stored.Seq - 1}, Last: stored.Position, Err: err})
+			damaged = append(damaged, archive.Damage{Merchant: m, After: store.Position{Seq: stored.Seq - 1}, Last: stored.Position, Err: err})
 			return
 		}
 		use(wanted[i].N, event)
@@ -153,7 +153,7 @@ func (s *stored) readArchived(ctx context.Context, m codec.MerchantKey, wanted [
 }
 
 // unread returns the error of an answer that needs events of a merchant that cannot be read now. Customers see it.
-func unread(ctx context.Context, m codec.MerchantKey, err error) error {
+func unread(ctx context.Context, m store.MerchantKey, err error) error {
 	if err == nil || ctx.Err() != nil || isDamage(err) || store.KindOf(err) != store.KindInternal {
 		return err
 	}

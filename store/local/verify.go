@@ -43,9 +43,9 @@ func (r *reader) Verify(ctx context.Context, v store.Verification) (store.Verifi
 		found(f)
 	}
 	w := verifier{Verification: v, ctx: ctx, stored: r.stored, control: r.control, index: x.Index, now: r.now()}
-	w.missing = func(keys map[codec.MerchantKey][]rank.Key) error { return r.noteMissing(ctx, x.Index, w.upTo, keys) }
+	w.missing = func(keys map[store.MerchantKey][]rank.Key) error { return r.noteMissing(ctx, x.Index, w.upTo, keys) }
 	since := r.moment()
-	w.unchanged = func(m codec.MerchantKey) bool { return r.unchanged(m, since) }
+	w.unchanged = func(m store.MerchantKey) bool { return r.unchanged(m, since) }
 	err := w.verify()
 	if indexWrong || w.disagree {
 		r.index.startRebuild(x.Index, fmt.Errorf("%w: a verification has found damage", codec.ErrCorrupt))
@@ -116,12 +116,12 @@ type verifier struct {
 	control   *control.Data
 	index     *rank.Index
 	now       time.Time
-	unchanged func(codec.MerchantKey) bool // no events of the merchant were removed since the verification began
+	unchanged func(store.MerchantKey) bool // no events of the merchant were removed since the verification began
 
 	counts   store.Verified
 	boundary uint64 // of the archive, when the journal was read
 	upTo     uint64 // events of later chunks are not compared: the index may not have stored them
-	indexed  map[codec.MerchantKey]*merchantSums
+	indexed  map[store.MerchantKey]*merchantSums
 	buckets  []eventSum // the events of the index less those of the journal and the archive
 	unsound  bool       // damage was found that may concern the index of any merchant
 	hidden   bool       // damage was found that may hide events of the archive or the journal
@@ -130,7 +130,7 @@ type verifier struct {
 
 	onlyLost bool                                         // what the index lacks is not reported
 	disagree bool                                         // the index lacks events
-	missing  func(map[codec.MerchantKey][]rank.Key) error // takes events out of the index that nobody else has; nil without an engine
+	missing  func(map[store.MerchantKey][]rank.Key) error // takes events out of the index that nobody else has; nil without an engine
 }
 
 // merchantSums are the sums of a merchant's events.
@@ -161,9 +161,9 @@ func (v *verifier) count(s *merchantSums, hash uint64, indexed bool) {
 	v.buckets[hash%buckets].add(one)
 }
 
-func hashOf(m codec.MerchantKey, k rank.Key, series string) uint64 {
+func hashOf(m store.MerchantKey, k rank.Key, series string) uint64 {
 	return maphash.Comparable(seed, struct {
-		codec.MerchantKey
+		store.MerchantKey
 		rank.Key
 		series string
 	}{m, k, series})
@@ -171,11 +171,11 @@ func hashOf(m codec.MerchantKey, k rank.Key, series string) uint64 {
 
 // verifierOfClosed returns a verifier of data that no engine has open. It has no parts yet.
 func verifierOfClosed(ctx context.Context, v store.Verification) verifier {
-	return verifier{Verification: v, ctx: ctx, stored: &stored{damage: &damageLog{}}, now: time.Now(), unchanged: func(codec.MerchantKey) bool { return true }}
+	return verifier{Verification: v, ctx: ctx, stored: &stored{damage: &damageLog{}}, now: time.Now(), unchanged: func(store.MerchantKey) bool { return true }}
 }
 
 func (v *verifier) verify() (err error) {
-	v.indexed, v.buckets = map[codec.MerchantKey]*merchantSums{}, make([]eventSum, buckets)
+	v.indexed, v.buckets = map[store.MerchantKey]*merchantSums{}, make([]eventSum, buckets)
 	if v.control != nil {
 		if v.counts.Records, err = v.control.Verify(v.ctx, func(where, problem string) {
 			v.Found(store.Finding{Part: store.PartControl, Where: where, Problem: problem})
@@ -207,9 +207,9 @@ func (v *verifier) verifyIndex() (err error) {
 		v.upTo = 0 // Verify reports it
 	}
 	return v.index.Verify(v.ctx, rank.Check{
-		Wrong: func(m codec.MerchantKey, err error) {
+		Wrong: func(m store.MerchantKey, err error) {
 			f := store.Finding{Part: store.PartIndex, Where: "index.db", Problem: strings.TrimPrefix(err.Error(), "index.db: ")}
-			if m == (codec.MerchantKey{}) {
+			if m == (store.MerchantKey{}) {
 				v.unsound = true
 			} else {
 				f.Merchants = []store.MerchantID{m.ID()}
@@ -218,7 +218,7 @@ func (v *verifier) verifyIndex() (err error) {
 			v.Found(f)
 		},
 		Tags: v.verifyTags,
-		Event: func(m codec.MerchantKey, k rank.Key, series string) {
+		Event: func(m store.MerchantKey, k rank.Key, series string) {
 			v.counts.Entries++
 			if s := v.sums(m); k.Seq <= v.upTo && k.Time >= s.retainedFrom {
 				v.count(s, hashOf(m, k, series), true)
@@ -229,7 +229,7 @@ func (v *verifier) verifyIndex() (err error) {
 }
 
 // verifyTags notes the series of a merchant's tree, and checks that their tags exist and are the merchant's.
-func (v *verifier) verifyTags(m codec.MerchantKey, series []string) {
+func (v *verifier) verifyTags(m store.MerchantKey, series []string) {
 	s := v.sums(m)
 	var tags []string
 	for _, name := range series {
@@ -250,7 +250,7 @@ func (v *verifier) verifyTags(m codec.MerchantKey, series []string) {
 	}
 }
 
-func (v *verifier) sums(m codec.MerchantKey) *merchantSums {
+func (v *verifier) sums(m store.MerchantKey) *merchantSums {
 	s := v.indexed[m]
 	if s == nil {
 		s = &merchantSums{series: map[string]bool{}, retainedFrom: math.MinInt64}
@@ -300,7 +300,7 @@ func (v *verifier) verifyArchive() error {
 	return v.archive.Verify(v.ctx, archive.Check{
 		Wrong:   func(err error) { v.wrongInEvents("archive", err) },
 		Damaged: func(d archive.Damage) { v.blocks = append(v.blocks, d) },
-		Events: func(m codec.MerchantKey, events []archive.Event) {
+		Events: func(m store.MerchantKey, events []archive.Event) {
 			s := v.sums(m)
 			for _, stored := range events {
 				if stored.Seq > v.boundary {

@@ -155,7 +155,7 @@ func TestDrillVerifyFinds(t *testing.T) {
 	testenv.Drill(t)
 	dir := t.TempDir()
 	merchants := soundDirectory(t, dir)
-	key, err := codec.NewMerchantKey(merchants[1])
+	key, err := store.NewMerchantKey(merchants[1])
 	testenv.Check(t, err)
 	inControl := func(change func(tx *bolt.Tx) error) func(dir string) error {
 		return func(dir string) error { return changeBolt(filepath.Join(dir, "control.db"), change) }
@@ -338,7 +338,7 @@ func keysOfBadger(path string, prefix []byte) (keys [][]byte, err error) {
 
 // removeFromIndex removes n events of a merchant from the index alone.
 func removeFromIndex(dir string, id store.MerchantID, n int) error {
-	m, err := codec.NewMerchantKey(id)
+	m, err := store.NewMerchantKey(id)
 	if err != nil {
 		return err
 	}
@@ -382,15 +382,15 @@ func TestAnotherNameInTheIndexIsNoLoss(t *testing.T) {
 func TestManyEventsThatMayDiffer(t *testing.T) {
 	defer func(before int) { maxLocated = before }(maxLocated)
 	maxLocated = 3
-	m, found := codec.MerchantKey{1}, 0
+	m, found := store.MerchantKey{1}, 0
 	v := verifier{Verification: store.Verification{Found: func(store.Finding) { found++ }}, buckets: make([]eventSum, buckets)}
-	c := comparison{verifier: &v, merchants: map[codec.MerchantKey]*merchantSums{m: {}}, events: map[locatedEvent]bool{}, chunks: map[uint64]*chunkDifference{}}
+	c := comparison{verifier: &v, merchants: map[store.MerchantKey]*merchantSums{m: {}}, events: map[locatedEvent]bool{}, chunks: map[uint64]*chunkDifference{}}
 	for i := range v.buckets {
 		v.buckets[i].n = 1
 	}
 	for _, indexed := range []bool{true, false} {
 		for i := range 10 {
-			c.take(locatedEvent{m: m, key: rank.Key{Position: codec.Position{Seq: 1, Index: uint16(i)}}}, indexed)
+			c.take(locatedEvent{m: m, key: rank.Key{Position: store.Position{Seq: 1, Index: uint16(i)}}}, indexed)
 		}
 	}
 	c.group()

@@ -110,7 +110,7 @@ func (c *copier) readAgain(ctx context.Context) error {
 	return nil
 }
 
-// compare compares everything, and notes what there is.
+// compare compares everything, and counts it.
 func (c *copier) compare(ctx context.Context, control *Control) (err error) {
 	var merchants []store.MerchantKey
 	var ids []store.MerchantID

@@ -271,8 +271,8 @@ func TestWhatADatabaseMustBe(t *testing.T) {
 		} else if !strings.Contains(err.Error(), why) {
 			t.Errorf("the error %q does not say %q", err, why)
 		}
-		if err := Check(t.Context(), address); err == nil || !strings.Contains(err.Error(), why) {
-			t.Errorf("Check says %v, want %q", err, why)
+		if err := CheckDatabase(t.Context(), address); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("CheckDatabase says %v, want %q", err, why)
 		}
 	}
 	refused("synchronous_commit is off", url+"&synchronous_commit=off")

@@ -130,15 +130,15 @@ func Open(ctx context.Context, address string, opt Options) (store.Engine, error
 	return e, nil
 }
 
-// Check returns why Open would fail: the database cannot be reached, or has the schema of a newer version. It changes
+// CheckDatabase returns why Open would fail: the database cannot be reached, or has the schema of a newer version. It changes
 // nothing.
-func Check(ctx context.Context, address string) error {
+func CheckDatabase(ctx context.Context, address string) error {
 	db, err := conn.Open(ctx, address, conn.Options{})
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	return schema.Check(ctx, db.Pool)
+	return schema.CheckNotNewer(ctx, db.Pool)
 }
 
 // engine implements store.Engine.

@@ -31,8 +31,8 @@ func newErasing(erasures []store.Erasure) *erasing {
 	return e
 }
 
-// begin is a change for UpdateErasures: the same request is another erasure from now on. It also suppresses what the links
-// say.
+// begin is a change for removal.Engine.UpdateErasures: from now on, a request for the same person makes another erasure. What
+// the person's links lead to is suppressed too.
 func (e *erasing) begin(era *store.Erasure) []store.IdentityKey {
 	era.Begun = true
 	return e.suppressed[e.place[era.ID]]

@@ -11,7 +11,7 @@ import (
 // are claimed. The cookie of the tag host cannot be trusted either once somebody may know its muid: anyone can write a
 // header. Nobody can know the muid of a visitor to whom no identifier was linked yet.
 
-// SourceOfLink returns the source of a link. before is the one that a link of the same identifier and muid has had: a link
+// SourceOfLink returns the source of a link. before is that of an earlier link of the same identifier and muid: a link
 // never gets a lesser one. isLinked says whether an identifier was linked to the muid before, and cookies how many links
 // ByCookie the identifier has, former ones included.
 func SourceOfLink(said, before store.LinkSource, isLinked bool, cookies int) store.LinkSource {

@@ -4,13 +4,19 @@ import (
 	"mtagd/store"
 )
 
-// Outcome returns what becomes of a mark (store.Events, Record), once it is known whether the engine refuses it, and its
-// muid; 0: it is recorded, unless its event_id is remembered.
-func Outcome(refused store.Outcome, muid store.MUID) store.Outcome {
-	if refused == 0 && muid == "" {
+// Outcome returns what becomes of a mark (store.Events, Record). refused is Suppressed, Removed or 0. muid is that of the
+// event; "": nobody is known. remembered says that an event with the mark's name and event_id was recorded within
+// store.DedupeWindow: then the mark is a duplicate.
+func Outcome(refused store.Outcome, muid store.MUID, remembered bool) store.Outcome {
+	switch {
+	case refused != 0:
+		return refused
+	case muid == "":
 		return store.Unresolved
+	case remembered:
+		return store.Duplicate
 	}
-	return refused
+	return store.Recorded
 }
 
 // IsSuppressed reports whether events of a person are refused. keys has those of the merchant's persons whose events are.

@@ -58,8 +58,8 @@ func (d *Data) Compare(wrong func(bucket, key, text string)) {
 	}
 }
 
-// Repair returns the changes of records that make those fit together that were read of damaged
-// files. It makes partners and merchants anew that are lost, as what belongs to them is not. They
+// Repair returns the changes after which the records that were read from damaged files fit
+// together. It creates lost partners and merchants again if something of theirs was read. They
 // are suspended, because nobody knows whether they were. It drops claims whose tag is lost. A
 // verified tag whose claim is lost gets it again, as only one tag can have been verified for a
 // domain. Afterwards, the data must not be used.
@@ -67,7 +67,7 @@ func (d *Data) Repair(lost func(bucket, key, text string)) ([]Record, error) {
 	s, c := d.state, &change{d: d, at: map[[2]string]int{}}
 	const (
 		name   = "(recovered)"
-		anew   = "is lost, and is made anew for what belongs to it, without its name and settings. It is suspended: look at it, and resume it"
+		anew   = "is lost, but something of it was read: it is created again, without its name and settings. It is suspended: look at it, and resume it"
 		orphan = "is left out: its owner is lost"
 	)
 	leaveOut := func(bucket, key string) {

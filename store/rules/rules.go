@@ -109,8 +109,8 @@ func New(driver Driver, loaded *Loading, log *slog.Logger) *Data {
 	return d
 }
 
-// Equals reports, for tests of a driver, whether d has the same in memory as other data, which was loaded anew. What has
-// followed from one change after the other must be what follows from all records.
+// Equals reports, for tests of a driver, whether d has the same in memory as other, which was just loaded: what one change
+// after the other has built must be what all records build.
 func (d *Data) Equals(other *Data) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

@@ -68,8 +68,8 @@ func (c *Certificates) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	}
 	if !known {
 		c.metrics.unknown.Inc()
-		// The client goes by the first alert. That of the standard library, which follows, is internal_error. Whether
-		// the client still reads does not matter.
+		// The client reads the first alert; the one that the standard library sends next is internal_error. An error of
+		// the write does not matter: the handshake has failed.
 		_, _ = hello.Conn.Write(unrecognizedName)
 		return nil, errUnknownHost
 	}

@@ -74,7 +74,7 @@ func (i issuer) GetRenewalInfo(ctx context.Context, cert certmagic.Certificate) 
 // attempt for a host run at a time. The error is an errCounted if the CA may have counted the attempt.
 func (i issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*certmagic.IssuedCertificate, error) {
 	if len(csr.DNSNames) != 1 {
-		return nil, certmagic.ErrNoRetry{Err: fmt.Errorf("certs: a request for %d names", len(csr.DNSNames))}
+		return nil, certmagic.ErrNoRetry{Err: fmt.Errorf("certs: the request has %d names, and must have one", len(csr.DNSNames))}
 	}
 	host := csr.DNSNames[0]
 	failed, failures, err := i.limits.load(ctx, host)

@@ -5,8 +5,8 @@ import (
 	"cmp"
 	"slices"
 
+	"mtagd/store"
 	"mtagd/store/local/badgerdb"
-	"mtagd/store/local/codec"
 )
 
 // Run is events of any merchants that Add stores together. The zero value is empty.
@@ -16,13 +16,13 @@ type Run struct {
 }
 
 type runEvent struct {
-	merchant codec.MerchantKey
-	at       codec.Position
+	merchant store.MerchantKey
+	at       store.Position
 	from, to uint32 // of the body
 }
 
 // Append adds an event. It copies the body. The events of a merchant come in the order of positions.
-func (r *Run) Append(m codec.MerchantKey, at codec.Position, body []byte) {
+func (r *Run) Append(m store.MerchantKey, at store.Position, body []byte) {
 	from := len(r.bodies)
 	r.bodies = append(r.bodies, body...)
 	r.events = append(r.events, runEvent{m, at, uint32(from), uint32(len(r.bodies))})
@@ -130,7 +130,7 @@ func (b *loadedBlock) usage() Usage {
 // lastBlocks returns the last blocks of a merchant that are replaced when events of this size are added, the last one first,
 // and the end of the merchant's last block. A block that cannot be read is not replaced, nor are those before it. The same
 // holds for a block without events: a backup must not lose it (restore.go).
-func (c *change) lastBlocks(txn *badgerdb.Txn, m codec.MerchantKey, size int) (end codec.Position, replaced []loadedBlock, err error) {
+func (c *change) lastBlocks(txn *badgerdb.Txn, m store.MerchantKey, size int) (end store.Position, replaced []loadedBlock, err error) {
 	it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 	first := true
 	it.Seek(endOfMerchant(m))
@@ -167,7 +167,7 @@ type blockWriter struct {
 	pace      func()
 }
 
-func (w *blockWriter) add(at codec.Position, body []byte) error {
+func (w *blockWriter) add(at store.Position, body []byte) error {
 	w.b.add(at, body)
 	if len(w.b.content) < blockBytes {
 		return nil

@@ -55,6 +55,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"mtagd/store"
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
@@ -86,7 +87,7 @@ type total struct{ events, bytes atomic.Int64 }
 
 // Event is an archived event. Its body is valid until the function that got the event returns.
 type Event struct {
-	codec.Position
+	store.Position
 	Body []byte
 }
 
@@ -167,7 +168,7 @@ func getNumber(txn *badgerdb.Txn, key []byte) (n uint64, err error) {
 func (a *Archive) sumAll() error {
 	a.all.events.Store(0)
 	a.all.bytes.Store(0)
-	return a.Each(func(_ codec.MerchantKey, u Usage) error {
+	return a.Each(func(_ store.MerchantKey, u Usage) error {
 		a.all.events.Add(int64(u.Events))
 		a.all.bytes.Add(int64(u.Stored))
 		return nil

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"mtagd/store"
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/testenv"
@@ -36,14 +37,14 @@ func closeArchive(t *testing.T, a *Archive) {
 }
 
 // model is what the archive must have.
-type model map[codec.MerchantKey][]modelEvent
+type model map[store.MerchantKey][]modelEvent
 
 type modelEvent struct {
-	codec.Position
+	store.Position
 	body string
 }
 
-func merchant(n int) (m codec.MerchantKey) {
+func merchant(n int) (m store.MerchantKey) {
 	m[0], m[15] = byte(n>>8), byte(n)
 	return m
 }
@@ -57,7 +58,7 @@ func (m model) add(t *testing.T, a *Archive, r *rand.Rand, events, merchants int
 			seq += 1 + r.Uint64N(1000)
 		}
 		of := merchant(int(float64(merchants) * r.Float64() * r.Float64()))
-		at := codec.Position{Seq: seq, Index: uint16(i % 7)}
+		at := store.Position{Seq: seq, Index: uint16(i % 7)}
 		body := fmt.Sprintf(`{"event":"Purchase","user":%d,"pad":"%s"}`, r.IntN(1e6), bytes.Repeat([]byte("x"), r.IntN(400)))
 		run.Append(of, at, []byte(body))
 		m[of] = append(m[of], modelEvent{at, body})
@@ -82,7 +83,7 @@ func (m model) check(t *testing.T, a *Archive) {
 	}
 	if err := a.Verify(ctx, Check{
 		Wrong: func(err error) { t.Error(err) }, Damaged: func(d Damage) { t.Error(d.Err) },
-		Events: func(codec.MerchantKey, []Event) {}, Read: func(_, _ uint64) {},
+		Events: func(store.MerchantKey, []Event) {}, Read: func(_, _ uint64) {},
 	}); err != nil {
 		t.Error(err)
 	}
@@ -93,7 +94,7 @@ func (m model) checkEvents(t *testing.T, a *Archive) {
 	t.Helper()
 	for of, want := range m {
 		var got []modelEvent
-		if err := a.Since(ctx, of, codec.Position{}, func(events []Event) error {
+		if err := a.Since(ctx, of, store.Position{}, func(events []Event) error {
 			for _, e := range events {
 				got = append(got, modelEvent{e.Position, string(e.Body)})
 			}
@@ -125,7 +126,7 @@ func TestDrillEventsAreReadAsTheyWereAdded(t *testing.T) {
 	}
 	m.check(t, a)
 	for of, events := range m { // any of a merchant's events, and from any position on
-		var wanted []codec.Position
+		var wanted []store.Position
 		var want []string
 		for _, e := range events {
 			if r.IntN(3) == 0 {
@@ -159,7 +160,7 @@ func TestDrillSmallMerchantsGetFewBlocks(t *testing.T) {
 			added += len(e.body)
 		}
 	}
-	testenv.Check(t, a.Verify(ctx, Check{Wrong: func(err error) { t.Error(err) }, Events: func(codec.MerchantKey, []Event) {}, Read: func(_, _ uint64) {}}))
+	testenv.Check(t, a.Verify(ctx, Check{Wrong: func(err error) { t.Error(err) }, Events: func(store.MerchantKey, []Event) {}, Read: func(_, _ uint64) {}}))
 	blocks := uint64(0)
 	err := a.db.View(func(txn *badgerdb.Txn) error {
 		return txn.Each(ctx, badgerdb.IteratorOptions{Prefix: []byte{prefixBlock}}, func(*codec.Entry) error { blocks++; return nil })
@@ -185,7 +186,7 @@ func TestARunThatWasCutOffIsAddedAgain(t *testing.T) {
 	}
 	var run, again Run
 	for i := range 4000 {
-		at, of := codec.Position{Seq: seq + 1 + uint64(i/7), Index: uint16(i % 7)}, merchant(i%12)
+		at, of := store.Position{Seq: seq + 1 + uint64(i/7), Index: uint16(i % 7)}, merchant(i%12)
 		body := make([]byte, 300)
 		for i := range body {
 			body[i] = byte(r.Uint64())
@@ -212,7 +213,7 @@ func TestARunThatWasCutOffIsAddedAgain(t *testing.T) {
 		t.Errorf("the boundary has moved to %d", a.Boundary())
 	}
 	before.checkEvents(t, a)
-	last := codec.Position{Seq: seq + 4000}
+	last := store.Position{Seq: seq + 4000}
 	again.Append(merchant(3), last, []byte("further"))
 	m[merchant(3)] = append(m[merchant(3)], modelEvent{last, "further"})
 	testenv.Check(t, a.Add(&again, seq+4000, func() {}))
@@ -232,17 +233,17 @@ func TestDrillRemovedEventsAreGone(t *testing.T) {
 		var run Run
 		seq++
 		for i := range 8 {
-			at := codec.Position{Seq: seq}
+			at := store.Position{Seq: seq}
 			body := fmt.Sprintf("secret-%d", r.Uint64())
 			run.Append(merchant(i), at, []byte(body))
 			m[merchant(i)] = append(m[merchant(i)], modelEvent{at, body})
 		}
 		testenv.Check(t, a.Add(&run, seq, func() {}))
 	}
-	of, all := merchant(0), codec.Position{Seq: seq + 1}
+	of, all := merchant(0), store.Position{Seq: seq + 1}
 	purged := slices.Concat(storedBlocks(t, a, of), storedBlocks(t, a, merchant(1)))
 	isSecret := func(body []byte) bool { return bytes.HasPrefix(body, []byte("secret")) }
-	removed, err := a.Rewrite(ctx, of, codec.Position{}, all, func(e Event) bool { return !isSecret(e.Body) }, func(d Damage) { t.Error(d.Err) }, func() {})
+	removed, err := a.Rewrite(ctx, of, store.Position{}, all, func(e Event) bool { return !isSecret(e.Body) }, func(d Damage) { t.Error(d.Err) }, func() {})
 	if err != nil || removed != 10 {
 		t.Fatalf("%d events were removed, %v; want 10", removed, err)
 	}
@@ -300,9 +301,9 @@ func TestDrillRemovedEventsAreGone(t *testing.T) {
 }
 
 // storedBlocks returns the blocks of a merchant as they are stored.
-func storedBlocks(t *testing.T, a *Archive, m codec.MerchantKey) (all [][]byte) {
+func storedBlocks(t *testing.T, a *Archive, m store.MerchantKey) (all [][]byte) {
 	t.Helper()
-	for after := (codec.Position{}); ; {
+	for after := (store.Position{}); ; {
 		blocks, err := a.nextBlocks(m, after, newestPosition, 10, func(d Damage) { t.Error(d) })
 		testenv.Check(t, err)
 		if len(blocks) == 0 {
@@ -400,7 +401,7 @@ func TestDrillAWrongIndexHidesNothing(t *testing.T) {
 	for range 5 {
 		seq = m.add(t, a, r, 400, 2, seq)
 	}
-	var positions []codec.Position
+	var positions []store.Position
 	for _, e := range m[of] {
 		positions = append(positions, e.Position)
 	}
@@ -490,7 +491,7 @@ func TestAChainOfCopiesForgetsTheEndOfABlock(t *testing.T) {
 		t.Helper()
 		var run Run
 		for i, size := range bodies {
-			at, body := codec.Position{Seq: seq, Index: uint16(i)}, bytes.Repeat([]byte{'x'}, size)
+			at, body := store.Position{Seq: seq, Index: uint16(i)}, bytes.Repeat([]byte{'x'}, size)
 			run.Append(of, at, body)
 			m[of] = append(m[of], modelEvent{at, string(body)})
 		}
@@ -510,7 +511,7 @@ func TestAChainOfCopiesForgetsTheEndOfABlock(t *testing.T) {
 	add(10, 15_000)
 	add(20, 5_000, 100)
 	snapshot()
-	end := codec.Position{Seq: 20, Index: 1}
+	end := store.Position{Seq: 20, Index: 1}
 	if _, err := a.Rewrite(ctx, of, end, end, func(Event) bool { return false }, func(d Damage) { t.Error(d.Err) }, func() {}); err != nil {
 		t.Fatal(err)
 	}
@@ -532,11 +533,11 @@ func TestRewritePassesDamagedBlocks(t *testing.T) {
 	const blocks = 3 * removedBlocks
 	var entries []codec.Entry
 	for i := range blocks {
-		entries = append(entries, codec.Entry{Key: blockKey{m, codec.Position{Seq: uint64(i + 1)}, 0}.append(nil), Value: []byte("no block")})
+		entries = append(entries, codec.Entry{Key: blockKey{m, store.Position{Seq: uint64(i + 1)}, 0}.append(nil), Value: []byte("no block")})
 	}
 	testenv.Check(t, a.commit(entries...))
 	damaged := 0
-	if _, err := a.Rewrite(ctx, m, codec.Position{}, codec.Position{Seq: blocks + 1}, func(Event) bool { return true }, func(Damage) {
+	if _, err := a.Rewrite(ctx, m, store.Position{}, store.Position{Seq: blocks + 1}, func(Event) bool { return true }, func(Damage) {
 		if damaged++; damaged > blocks {
 			t.Fatal("it does not end")
 		}
@@ -558,7 +559,7 @@ func TestDamageIsNoEndOfAMerchant(t *testing.T) {
 			for j := range b {
 				b[j] = byte(r.Uint32())
 			}
-			run.Append(m, codec.Position{Seq: uint64(from + i)}, b)
+			run.Append(m, store.Position{Seq: uint64(from + i)}, b)
 		}
 		return a.Add(&run, uint64(from+n-1), func() {})
 	}
@@ -580,7 +581,7 @@ func TestDamageIsNoEndOfAMerchant(t *testing.T) {
 	}
 	testenv.Check(t, a.Rebuild(ctx, func(string, error) {}, func() error { return nil }))
 	left := 0
-	testenv.Check(t, a.Since(ctx, m, codec.Position{}, func(e []Event) error { left += len(e); return nil }, func(Damage) {}))
+	testenv.Check(t, a.Since(ctx, m, store.Position{}, func(e []Event) error { left += len(e); return nil }, func(Damage) {}))
 	if left < 2900 {
 		t.Errorf("%d of 3000 events are left", left)
 	}
@@ -594,16 +595,16 @@ func TestNextMissesNothing(t *testing.T) {
 	for range 3 {
 		seq = m.add(t, a, r, 200, 3, seq)
 	}
-	var merchants []codec.MerchantKey
+	var merchants []store.MerchantKey
 	want := 0
 	for of, events := range m {
 		merchants, want = append(merchants, of), want+len(events)
 	}
-	for _, of := range [][]codec.MerchantKey{merchants, merchants[:1]} {
+	for _, of := range [][]store.MerchantKey{merchants, merchants[:1]} {
 		if len(of) == 1 {
 			want = len(m[of[0]])
 		}
-		found, at, end := 0, codec.Position{}, codec.EndOf(a.Boundary())
+		found, at, end := 0, store.Position{}, store.EndOf(a.Boundary())
 		for at.Compare(end) < 0 {
 			next, err := a.Next(ctx, of, at, end, 7)
 			testenv.Check(t, err)
@@ -627,7 +628,7 @@ func TestBlocksOfTheFirstReleaseStay(t *testing.T) {
 	a, m := openArchive(t, t.TempDir()), model{}
 	defer closeArchive(t, a)
 	of, body, seq := merchant(1), strings.Repeat("x", 1000), uint64(1000)
-	old := map[codec.Position]bool{}
+	old := map[store.Position]bool{}
 	c, err := a.begin()
 	testenv.Check(t, err)
 	testenv.Check(t, a.db.View(func(txn *badgerdb.Txn) error {
@@ -636,8 +637,8 @@ func TestBlocksOfTheFirstReleaseStay(t *testing.T) {
 			b = block{merchant: of, first: next(b.last)}
 			for len(b.content) < blockBytes/2 {
 				seq++
-				b.add(codec.Position{Seq: seq}, []byte(body))
-				m[of] = append(m[of], modelEvent{codec.Position{Seq: seq}, body})
+				b.add(store.Position{Seq: seq}, []byte(body))
+				m[of] = append(m[of], modelEvent{store.Position{Seq: seq}, body})
 			}
 			old[b.last] = true
 			if err := c.add(txn, &b, 0); err != nil {
@@ -652,8 +653,8 @@ func TestBlocksOfTheFirstReleaseStay(t *testing.T) {
 		var run Run
 		for range 20 {
 			seq++
-			run.Append(of, codec.Position{Seq: seq}, []byte(body))
-			m[of] = append(m[of], modelEvent{codec.Position{Seq: seq}, body})
+			run.Append(of, store.Position{Seq: seq}, []byte(body))
+			m[of] = append(m[of], modelEvent{store.Position{Seq: seq}, body})
 		}
 		testenv.Check(t, a.Add(&run, seq, func() {}))
 	}

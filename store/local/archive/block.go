@@ -21,7 +21,7 @@ const (
 	// got the largest event.
 	maxContent = blockBytes + store.MaxEventBytes + 64<<10
 
-	blockHeader  = 4 + len(codec.MerchantKey{}) + 2*positionBytes + 4 + 4
+	blockHeader  = 4 + len(store.MerchantKey{}) + 2*positionBytes + 4 + 4
 	blockTrailer = 4
 )
 
@@ -31,8 +31,8 @@ var checker = sync.OnceValues(newCoder)
 // block is a block in memory. It has all events of the merchant from first to last, except those that were removed. These
 // may include the events at first and last.
 type block struct {
-	merchant    codec.MerchantKey
-	first, last codec.Position
+	merchant    store.MerchantKey
+	first, last store.Position
 	events      int
 	content     []byte
 }
@@ -57,9 +57,9 @@ func newCoder() (*coder, error) {
 func (c *coder) close() { c.decoder.Close() }
 
 // add appends an event to a block. The event's position is greater than those before it.
-func (b *block) add(at codec.Position, body []byte) {
+func (b *block) add(at store.Position, body []byte) {
 	if b.events == 0 {
-		b.last = codec.Position{Seq: b.first.Seq}
+		b.last = store.Position{Seq: b.first.Seq}
 	}
 	index := at.Index
 	if at.Seq == b.last.Seq {
@@ -136,13 +136,13 @@ func (c *coder) unpack(m *memory, k blockKey, stored []byte) (block, error) {
 // each calls use with each event of a block, until use returns false.
 func (b *block) each(use func(Event) bool) error {
 	d := codec.Decoder{B: b.content}
-	at := codec.Position{Seq: b.first.Seq}
+	at := store.Position{Seq: b.first.Seq}
 	for range b.events {
 		seq, index := d.Uvarint(), uint16(d.Uvarint())
 		if seq == 0 {
 			index += at.Index
 		}
-		at = codec.Position{Seq: at.Seq + seq, Index: index}
+		at = store.Position{Seq: at.Seq + seq, Index: index}
 		body := d.Prefixed()
 		if err := d.Err("event of a block"); err != nil {
 			return err
@@ -159,13 +159,13 @@ func (b *block) each(use func(Event) bool) error {
 
 const positionBytes = 8 + 2
 
-func appendPosition(b []byte, p codec.Position) []byte {
+func appendPosition(b []byte, p store.Position) []byte {
 	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint64(b, p.Seq), p.Index)
 }
 
-func readPosition(d *codec.Decoder) (p codec.Position) {
+func readPosition(d *codec.Decoder) (p store.Position) {
 	if b := d.Bytes(positionBytes); b != nil {
-		p = codec.Position{Seq: binary.BigEndian.Uint64(b), Index: binary.BigEndian.Uint16(b[8:])}
+		p = store.Position{Seq: binary.BigEndian.Uint64(b), Index: binary.BigEndian.Uint16(b[8:])}
 	}
 	return p
 }

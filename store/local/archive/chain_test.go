@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/testenv"
 )
@@ -20,12 +21,12 @@ func TestDrillAGap(t *testing.T) {
 		for i := range body {
 			body[i] = byte(rand.Uint32())
 		}
-		run.Append(m, codec.Position{Seq: seq}, body)
+		run.Append(m, store.Position{Seq: seq}, body)
 		if err := a.Add(&run, seq, func() {}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	blocks, err := a.nextBlocks(m, codec.Position{}, newestPosition, 100, func(d Damage) { t.Error(d) })
+	blocks, err := a.nextBlocks(m, store.Position{}, newestPosition, 100, func(d Damage) { t.Error(d) })
 	if err != nil || len(blocks) < 5 {
 		t.Fatal(len(blocks), err)
 	}
@@ -35,7 +36,7 @@ func TestDrillAGap(t *testing.T) {
 	closeArchive(t, a)
 	a = openArchive(t, dir)
 	var found []Damage
-	if err := a.Since(context.Background(), m, codec.Position{}, func([]Event) error { return nil }, func(d Damage) { found = append(found, d) }); err != nil {
+	if err := a.Since(context.Background(), m, store.Position{}, func([]Event) error { return nil }, func(d Damage) { found = append(found, d) }); err != nil {
 		t.Fatal(err)
 	}
 	if len(found) != 1 || found[0].After != blocks[1].last || found[0].Last != blocks[2].last {

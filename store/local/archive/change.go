@@ -3,6 +3,7 @@ package archive
 import (
 	"cmp"
 
+	"mtagd/store"
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
@@ -13,8 +14,8 @@ type change struct {
 	a        *Archive
 	entries  []codec.Entry
 	bytes    int                            // of the entries
-	usage    map[codec.MerchantKey]Usage    // of the merchants that change: reads may not see what was committed since
-	changed  map[codec.MerchantKey]struct{} // since the last commit
+	usage    map[store.MerchantKey]Usage    // of the merchants that change: reads may not see what was committed since
+	changed  map[store.MerchantKey]struct{} // since the last commit
 	growth   Usage                          // of all merchants; a negative growth wraps around
 	boundary uint64                         // 0: stays as it is
 
@@ -30,7 +31,7 @@ const (
 // begin begins a change. The caller holds writing until the change has ended. The change reads what one that was cut off has
 // committed.
 func (a *Archive) begin() (*change, error) {
-	return &change{a: a, usage: map[codec.MerchantKey]Usage{}, changed: map[codec.MerchantKey]struct{}{}}, cmp.Or(a.Failure(), a.flush())
+	return &change{a: a, usage: map[store.MerchantKey]Usage{}, changed: map[store.MerchantKey]struct{}{}}, cmp.Or(a.Failure(), a.flush())
 }
 
 // add writes a block.
@@ -51,7 +52,7 @@ func (c *change) remove(txn *badgerdb.Txn, k blockKey, has Usage) error {
 	return c.count(txn, k.merchant, func(u *Usage) { u.subtract(has) })
 }
 
-func (c *change) count(txn *badgerdb.Txn, m codec.MerchantKey, change func(u *Usage)) error {
+func (c *change) count(txn *badgerdb.Txn, m store.MerchantKey, change func(u *Usage)) error {
 	u, ok := c.usage[m]
 	if !ok {
 		var err error
@@ -103,7 +104,7 @@ func (c *change) commit() error {
 	return nil
 }
 
-func loadUsage(txn *badgerdb.Txn, m codec.MerchantKey) (u Usage, err error) {
+func loadUsage(txn *badgerdb.Txn, m store.MerchantKey) (u Usage, err error) {
 	key := appendMerchantKey(nil, prefixMerchant, m)
 	v, found, err := txn.Get(key)
 	if err == nil && found {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"mtagd/store"
 	"mtagd/store/local/codec"
 )
 
@@ -29,18 +30,18 @@ var (
 )
 
 const (
-	merchantKeyBytes = 1 + len(codec.MerchantKey{})
+	merchantKeyBytes = 1 + len(store.MerchantKey{})
 	blockKeyBytes    = merchantKeyBytes + positionBytes + 4
 )
 
 // blockKey is the key of a block.
 type blockKey struct {
-	merchant codec.MerchantKey
-	last     codec.Position
+	merchant store.MerchantKey
+	last     store.Position
 	revision uint32 // greater than that of the block it replaces, if that ends at the same position
 }
 
-func appendMerchantKey(b []byte, prefix byte, m codec.MerchantKey) []byte {
+func appendMerchantKey(b []byte, prefix byte, m store.MerchantKey) []byte {
 	return append(append(b, prefix), m[:]...)
 }
 
@@ -50,7 +51,7 @@ func (k blockKey) append(b []byte) []byte {
 }
 
 // endOfMerchant is the key at which a reverse iterator over a merchant's blocks starts.
-func endOfMerchant(m codec.MerchantKey) []byte {
+func endOfMerchant(m store.MerchantKey) []byte {
 	return blockKey{m, newestPosition, math.MaxUint32}.append(nil)
 }
 
@@ -75,7 +76,7 @@ func isKey(key []byte) bool {
 type Usage struct {
 	Events uint64
 	Stored uint64         // bytes of the blocks
-	Last   codec.Position // the end of the last block; zero: there was none
+	Last   store.Position // the end of the last block; zero: there was none
 }
 
 func (u *Usage) add(o Usage) {

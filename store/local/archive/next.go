@@ -4,26 +4,26 @@ import (
 	"context"
 	"slices"
 
+	"mtagd/store"
 	"mtagd/store/local/badgerdb"
-	"mtagd/store/local/codec"
 )
 
 // Received is an event of any merchant.
 type Received struct {
-	Merchant codec.MerchantKey
+	Merchant store.MerchantKey
 	Event
 }
 
 // Next is what Archive.Next has read.
 type Next struct {
 	Events  []Received     // in the order of receipt
-	UpTo    codec.Position // all events up to here were read, except the damaged ones
+	UpTo    store.Position // all events up to here were read, except the damaged ones
 	Damaged Damaged
 }
 
 // Unread is the error of Next when a table is damaged where it has events of a merchant.
 type Unread struct {
-	Merchant codec.MerchantKey
+	Merchant store.MerchantKey
 	Err      error
 }
 
@@ -35,7 +35,7 @@ const nextBytes = 8 << 20
 
 // Next reads the first n events of merchants after a position, or fewer, up to and including upTo. It reads at least one
 // block of each merchant that has events there.
-func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after, upTo codec.Position, n int) (Next, error) {
+func (a *Archive) Next(ctx context.Context, merchants []store.MerchantKey, after, upTo store.Position, n int) (Next, error) {
 	f := first{n: n, upTo: upTo}
 	var damaged Damaged
 	var memory memory
@@ -81,14 +81,14 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 // first collects the first n events of several merchants, whose events come one merchant after the other.
 type first struct {
 	n      int
-	upTo   codec.Position // later events are not among the first
+	upTo   store.Position // later events are not among the first
 	events []Received
 	bytes  int // of their bodies
 	ofOne  int // events of the merchant that were added
 }
 
 // add adds an event. It returns false when later events of the merchant need not be added.
-func (f *first) add(m codec.MerchantKey, e Event) (more bool) {
+func (f *first) add(m store.MerchantKey, e Event) (more bool) {
 	if e.Compare(f.upTo) > 0 {
 		return false
 	}

@@ -9,20 +9,21 @@ import (
 	"runtime"
 	"sync"
 
+	"mtagd/store"
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
 
 // Damage is a block that cannot be read, or an event that no block has.
 type Damage struct {
-	Merchant codec.MerchantKey
-	After    codec.Position // the events after this position, up to Last, are affected
-	Last     codec.Position
+	Merchant store.MerchantKey
+	After    store.Position // the events after this position, up to Last, are affected
+	Last     store.Position
 	Err      error
 }
 
 // Has reports whether an event is affected.
-func (d Damage) Has(at codec.Position) bool {
+func (d Damage) Has(at store.Position) bool {
 	return at.Compare(d.After) > 0 && at.Compare(d.Last) <= 0
 }
 
@@ -38,7 +39,7 @@ var errMissing = fmt.Errorf("%w: the archive does not have the event", codec.Err
 // Read calls use with the events of a merchant at these positions, which are sorted; i is the index of the position. An
 // event is valid until use returns. When blocks are damaged, Read goes on with the others, and returns Damaged. When ctx
 // ends, it stops before the next block.
-func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []codec.Position, use func(i int, e Event)) error {
+func (a *Archive) Read(ctx context.Context, m store.MerchantKey, positions []store.Position, use func(i int, e Event)) error {
 	var damaged Damaged
 	var memory memory
 	err := a.db.View(func(txn *badgerdb.Txn) error {
@@ -100,20 +101,20 @@ func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []cod
 func IsMissing(d Damage) bool { return errors.Is(d.Err, errMissing) }
 
 // missing is the damage of one event that no block has.
-func missing(m codec.MerchantKey, at codec.Position) Damage {
+func missing(m store.MerchantKey, at store.Position) Damage {
 	return Damage{m, before(at), at, errMissing}
 }
 
 // before returns the greatest position that is smaller.
-func before(p codec.Position) codec.Position {
+func before(p store.Position) store.Position {
 	if p.Index == 0 {
-		return codec.Position{Seq: p.Seq - 1, Index: math.MaxUint16}
+		return store.Position{Seq: p.Seq - 1, Index: math.MaxUint16}
 	}
-	return codec.Position{Seq: p.Seq, Index: p.Index - 1}
+	return store.Position{Seq: p.Seq, Index: p.Index - 1}
 }
 
 // endBefore returns the end of the merchant's last block that ends before a position.
-func endBefore(txn *badgerdb.Txn, m codec.MerchantKey, at codec.Position) (end codec.Position) {
+func endBefore(txn *badgerdb.Txn, m store.MerchantKey, at store.Position) (end store.Position) {
 	it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 	if it.Seek(blockKey{m, before(at), math.MaxUint32}.append(nil)); it.Valid() {
 		k, _ := parseBlockKey(it.Entry().Key) // if the key is damaged, only the reported range is wrong
@@ -123,22 +124,22 @@ func endBefore(txn *badgerdb.Txn, m codec.MerchantKey, at codec.Position) (end c
 }
 
 // newestPosition is greater than that of any event.
-var newestPosition = codec.EndOf(math.MaxUint64)
+var newestPosition = store.EndOf(math.MaxUint64)
 
 // Since calls use with batches of the merchant's events, in the order of positions: those after a position, up to the
 // boundary at the time of the call. It stops when use returns an error. The events are valid until use returns. Since passes
 // blocks that cannot be read to damaged, and continues.
-func (a *Archive) Since(ctx context.Context, m codec.MerchantKey, after codec.Position, use func([]Event) error, damaged func(Damage)) error {
+func (a *Archive) Since(ctx context.Context, m store.MerchantKey, after store.Position, use func([]Event) error, damaged func(Damage)) error {
 	const blocks = 16 // few, so that use is called often and can pause
 	all := []selector{{wants: func(Event) bool { return true }}}
-	return a.each(ctx, m, after, codec.EndOf(a.Boundary()), blocks, all, use, damaged)
+	return a.each(ctx, m, after, store.EndOf(a.Boundary()), blocks, all, use, damaged)
 }
 
 // Select reads all of the merchant's events after a position, up to and including another one. It calls use with those that
 // a filter wants, in the order of positions, until use returns an error. Several filters run at the same time, each in a
 // goroutine of its own. An event is valid until the filter or use returns. Select passes blocks that cannot be read to
 // damaged, and continues. It calls pace after each few blocks.
-func (a *Archive) Select(ctx context.Context, m codec.MerchantKey, after, upTo codec.Position, newFilter func() func(Event) (wanted bool),
+func (a *Archive) Select(ctx context.Context, m store.MerchantKey, after, upTo store.Position, newFilter func() func(Event) (wanted bool),
 	use func(Event) error, damaged func(Damage), pace func()) error {
 	const blocks = 256
 	selectors := make([]selector, runtime.GOMAXPROCS(0))
@@ -158,7 +159,7 @@ func (a *Archive) Select(ctx context.Context, m codec.MerchantKey, after, upTo c
 
 // each reads n blocks at a time, and divides them among the selectors. No transaction is open while use runs, because Badger
 // cannot delete files that an open transaction may read.
-func (a *Archive) each(ctx context.Context, m codec.MerchantKey, after, upTo codec.Position, n int, selectors []selector,
+func (a *Archive) each(ctx context.Context, m store.MerchantKey, after, upTo store.Position, n int, selectors []selector,
 	use func([]Event) error, damaged func(Damage)) error {
 	for after.Compare(upTo) < 0 {
 		if err := ctx.Err(); err != nil {
@@ -199,7 +200,7 @@ type selector struct {
 	damaged []Damage
 }
 
-func (s *selector) run(a *Archive, m codec.MerchantKey, blocks []storedBlock, after, upTo codec.Position) {
+func (s *selector) run(a *Archive, m store.MerchantKey, blocks []storedBlock, after, upTo store.Position) {
 	s.found, s.damaged = s.found[:0], nil
 	for _, stored := range blocks {
 		b, err := a.coder.unpack(&s.memory, stored.blockKey, stored.value)
@@ -230,7 +231,7 @@ type storedBlock struct {
 
 // nextBlocks returns the first blocks of a merchant that end after a position, up to n. It passes gaps between them, before
 // the position upTo, to damaged.
-func (a *Archive) nextBlocks(m codec.MerchantKey, after, upTo codec.Position, n int, damaged func(Damage)) (blocks []storedBlock, err error) {
+func (a *Archive) nextBlocks(m store.MerchantKey, after, upTo store.Position, n int, damaged func(Damage)) (blocks []storedBlock, err error) {
 	var gaps []Damage
 	err = a.db.View(func(txn *badgerdb.Txn) error {
 		return a.eachBlock(txn, txn.NewIterator(badgerdb.IteratorOptions{}), m, after, upTo, &gaps, func(k blockKey, stored []byte) bool {
@@ -252,12 +253,12 @@ var errGap = fmt.Errorf("%w: a block is missing", codec.ErrCorrupt)
 // The blocks of a merchant follow each other without a gap: each begins where the one before ends, and the last one ends
 // where the merchant's counts say. A removal keeps that. So a reader sees that it has read all of them, whatever Badger
 // returns.
-func (a *Archive) eachBlock(txn *badgerdb.Txn, it *badgerdb.Iterator, m codec.MerchantKey, after, upTo codec.Position, gaps *[]Damage,
+func (a *Archive) eachBlock(txn *badgerdb.Txn, it *badgerdb.Iterator, m store.MerchantKey, after, upTo store.Position, gaps *[]Damage,
 	use func(k blockKey, stored []byte) (more bool)) error {
-	if last := codec.EndOf(a.Boundary()); upTo.Compare(last) > 0 {
+	if last := store.EndOf(a.Boundary()); upTo.Compare(last) > 0 {
 		upTo = last
 	}
-	pass := func(first, last codec.Position) {
+	pass := func(first, last store.Position) {
 		if first.Seq > a.gaps.Load() && next(after).Compare(first) < 0 && after.Compare(upTo) < 0 {
 			*gaps = append(*gaps, Damage{m, after, before(first), errGap})
 		}
@@ -287,20 +288,20 @@ func (a *Archive) eachBlock(txn *badgerdb.Txn, it *badgerdb.Iterator, m codec.Me
 }
 
 // next returns the smallest position that is greater.
-func next(p codec.Position) codec.Position {
+func next(p store.Position) store.Position {
 	if p.Index == math.MaxUint16 {
-		return codec.Position{Seq: p.Seq + 1}
+		return store.Position{Seq: p.Seq + 1}
 	}
-	return codec.Position{Seq: p.Seq, Index: p.Index + 1}
+	return store.Position{Seq: p.Seq, Index: p.Index + 1}
 }
 
 // Each calls use with the counts of each merchant. A merchant may have only blocks without events.
-func (a *Archive) Each(use func(m codec.MerchantKey, u Usage) error) error {
+func (a *Archive) Each(use func(m store.MerchantKey, u Usage) error) error {
 	return a.db.View(func(txn *badgerdb.Txn) error { return eachUsage(txn, 0, use) })
 }
 
 // eachUsage calls use with the counts that were written after the commit since.
-func eachUsage(txn *badgerdb.Txn, since uint64, use func(m codec.MerchantKey, u Usage) error) error {
+func eachUsage(txn *badgerdb.Txn, since uint64, use func(m store.MerchantKey, u Usage) error) error {
 	return txn.Each(context.Background(), badgerdb.IteratorOptions{Prefix: []byte{prefixMerchant}, Since: since}, func(e *codec.Entry) error {
 		if len(e.Key) != merchantKeyBytes {
 			return fmt.Errorf("%w: key of a merchant", codec.ErrCorrupt)
@@ -309,13 +310,13 @@ func eachUsage(txn *badgerdb.Txn, since uint64, use func(m codec.MerchantKey, u 
 		if err != nil {
 			return err
 		}
-		return use(codec.MerchantKey(e.Key[1:]), u)
+		return use(store.MerchantKey(e.Key[1:]), u)
 	})
 }
 
 // Merchants returns all merchants that have archived events, sorted.
-func (a *Archive) Merchants() (all []codec.MerchantKey, err error) {
-	err = a.Each(func(m codec.MerchantKey, u Usage) error {
+func (a *Archive) Merchants() (all []store.MerchantKey, err error) {
+	err = a.Each(func(m store.MerchantKey, u Usage) error {
 		if u.Events > 0 {
 			all = append(all, m)
 		}
@@ -325,7 +326,7 @@ func (a *Archive) Merchants() (all []codec.MerchantKey, err error) {
 }
 
 // Usage returns what the archive has of a merchant.
-func (a *Archive) Usage(m codec.MerchantKey) (u Usage, err error) {
+func (a *Archive) Usage(m store.MerchantKey) (u Usage, err error) {
 	err = a.db.View(func(txn *badgerdb.Txn) (err error) {
 		u, err = loadUsage(txn, m)
 		return err

@@ -5,7 +5,7 @@ import (
 	"crypto/rand"
 	"testing"
 
-	"mtagd/store/local/codec"
+	"mtagd/store"
 	"mtagd/store/testenv"
 )
 
@@ -21,14 +21,14 @@ func TestDrillReclaimGivesBackTheSpaceOfRemovedEvents(t *testing.T) {
 		var run Run
 		for range 5000 {
 			rand.Read(body)
-			run.Append(m, codec.Position{Seq: seq}, body)
+			run.Append(m, store.Position{Seq: seq}, body)
 			seq++
 		}
 		testenv.Check(t, a.Add(&run, seq-1, func() {}))
 	}
 	testenv.Check(t, a.Reclaim(t.Context(), func() {}))
 	before, _ := a.Sizes()
-	removed, err := a.Rewrite(context.Background(), m, codec.Position{}, codec.Position{Seq: events / 2}, func(Event) bool { return false }, func(d Damage) { t.Error(d) }, func() {})
+	removed, err := a.Rewrite(context.Background(), m, store.Position{}, store.Position{Seq: events / 2}, func(Event) bool { return false }, func(d Damage) { t.Error(d) }, func() {})
 	if err != nil || removed != events/2 {
 		t.Fatal(removed, err)
 	}

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"mtagd/store"
 	"mtagd/store/local/badgerdb"
-	"mtagd/store/local/codec"
 )
 
 // A removal replaces blocks by blocks with the events that stay and the same range of positions. After an error or a kill,
@@ -18,7 +18,7 @@ const removedBlocks = 100
 // Rewrite removes the events of a merchant from the position from to the position to, both included, for which keep returns
 // false. It returns how many these are. It passes blocks that cannot be read to damaged; they stay as they are. It calls
 // pace now and then.
-func (a *Archive) Rewrite(ctx context.Context, m codec.MerchantKey, from, to codec.Position, keep func(Event) bool,
+func (a *Archive) Rewrite(ctx context.Context, m store.MerchantKey, from, to store.Position, keep func(Event) bool,
 	damaged func(Damage), pace func()) (removed uint64, err error) {
 	for more := true; more && err == nil; {
 		var some uint64
@@ -30,8 +30,8 @@ func (a *Archive) Rewrite(ctx context.Context, m codec.MerchantKey, from, to cod
 }
 
 // RewriteSome is Rewrite for the next few blocks. If more is true, the next call begins at after.
-func (a *Archive) RewriteSome(ctx context.Context, m codec.MerchantKey, from, to codec.Position, keep func(Event) bool,
-	damaged func(Damage)) (removed uint64, after codec.Position, more bool, err error) {
+func (a *Archive) RewriteSome(ctx context.Context, m store.MerchantKey, from, to store.Position, keep func(Event) bool,
+	damaged func(Damage)) (removed uint64, after store.Position, more bool, err error) {
 	a.writing.Lock()
 	defer a.writing.Unlock()
 	after = from
@@ -149,7 +149,7 @@ func (r *rewrite) writeEmpty() error {
 
 // DropMerchant removes all events of a merchant, also those of blocks that cannot be read, and returns how many there were.
 // It leaves one block without events, whose end shows how far events were removed.
-func (a *Archive) DropMerchant(ctx context.Context, m codec.MerchantKey) (removed uint64, err error) {
+func (a *Archive) DropMerchant(ctx context.Context, m store.MerchantKey) (removed uint64, err error) {
 	a.writing.Lock()
 	defer a.writing.Unlock()
 	c, err := a.begin()

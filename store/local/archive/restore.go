@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 
+	"mtagd/store"
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
@@ -48,7 +49,7 @@ func (w *Writer) finish(boundary uint64) error {
 	if err := w.a.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixBlock}, Reverse: true})
 		var covers []cover // of the merchant: the blocks that reach back to where the iterator is
-		var of codec.MerchantKey
+		var of store.MerchantKey
 		for it.Seek(append([]byte{prefixBlock}, bytes.Repeat([]byte{0xff}, blockKeyBytes)...)); it.Valid(); it.Next() {
 			k, err := parseBlockKey(it.Entry().Key)
 			if err != nil {
@@ -97,12 +98,12 @@ func (w *Writer) finish(boundary uint64) error {
 
 // cover is the range of positions of which a block has all events.
 type cover struct {
-	first, last codec.Position
+	first, last store.Position
 	version     uint64
 	revision    uint32
 }
 
 // replaces reports whether the block replaces one whose end is in its range.
-func (c cover) replaces(version uint64, revision uint32, last codec.Position) bool {
+func (c cover) replaces(version uint64, revision uint32, last store.Position) bool {
 	return c.version > version || c.last == last && c.revision > revision
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"mtagd/store"
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
@@ -75,7 +76,7 @@ func (s Snapshot) Blocks(ctx context.Context, since, newer uint64, use func(e co
 		if !sound {
 			return nil
 		}
-		return eachUsage(txn, 0, func(_ codec.MerchantKey, u Usage) error {
+		return eachUsage(txn, 0, func(_ store.MerchantKey, u Usage) error {
 			if events < u.Events {
 				return fmt.Errorf("%w: the archive has fewer events than its counts say", codec.ErrCorrupt)
 			}
@@ -88,9 +89,9 @@ func (s Snapshot) Blocks(ctx context.Context, since, newer uint64, use func(e co
 // checkNewBlocks returns an error when a block behind the chunk newer is missing, of a merchant that has changed after the
 // commit since.
 func (a *Archive) checkNewBlocks(txn *badgerdb.Txn, since, newer uint64) error {
-	return eachUsage(txn, since, func(m codec.MerchantKey, _ Usage) error {
+	return eachUsage(txn, since, func(m store.MerchantKey, _ Usage) error {
 		var gaps []Damage
-		err := a.eachBlock(txn, txn.NewIterator(badgerdb.IteratorOptions{}), m, codec.EndOf(newer), newestPosition, &gaps,
+		err := a.eachBlock(txn, txn.NewIterator(badgerdb.IteratorOptions{}), m, store.EndOf(newer), newestPosition, &gaps,
 			func(blockKey, []byte) bool { return true })
 		if err == nil && gaps != nil {
 			err = fmt.Errorf("%w: of merchant %s, after event %s", errGap, m.ID(), gaps[0].After.EventID())

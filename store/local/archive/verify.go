@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"mtagd/store"
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
@@ -12,7 +13,7 @@ import (
 type Check struct {
 	Wrong   func(err error)                           // damage of tables, and wrong counts
 	Damaged func(d Damage)                            // a block that cannot be read
-	Events  func(m codec.MerchantKey, events []Event) // the events of a block; valid until Events returns
+	Events  func(m store.MerchantKey, events []Event) // the events of a block; valid until Events returns
 	Read    func(done, total uint64)                  // events
 }
 
@@ -23,7 +24,7 @@ func (a *Archive) Verify(ctx context.Context, c Check) error {
 		return err
 	}
 	done, total := uint64(0), uint64(0)
-	if err := a.Each(func(_ codec.MerchantKey, u Usage) error { total += u.Events; return nil }); err != nil {
+	if err := a.Each(func(_ store.MerchantKey, u Usage) error { total += u.Events; return nil }); err != nil {
 		c.Wrong(err)
 	}
 	merchants, err := a.blockMerchants()
@@ -32,7 +33,7 @@ func (a *Archive) Verify(ctx context.Context, c Check) error {
 	}
 	for _, m := range merchants {
 		damaged := false
-		err := a.Since(ctx, m, codec.Position{}, func(events []Event) error {
+		err := a.Since(ctx, m, store.Position{}, func(events []Event) error {
 			c.Events(m, events)
 			done += uint64(len(events))
 			c.Read(min(done, total), total)
@@ -56,7 +57,7 @@ func (a *Archive) Verify(ctx context.Context, c Check) error {
 }
 
 // blockMerchants returns all merchants that have blocks, also those without counts.
-func (a *Archive) blockMerchants() (all []codec.MerchantKey, err error) {
+func (a *Archive) blockMerchants() (all []store.MerchantKey, err error) {
 	err = a.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixBlock}})
 		for it.Rewind(); it.Valid(); {
@@ -73,7 +74,7 @@ func (a *Archive) blockMerchants() (all []codec.MerchantKey, err error) {
 }
 
 // compare compares the headers of a merchant's blocks with its counts.
-func (a *Archive) compare(m codec.MerchantKey) error {
+func (a *Archive) compare(m store.MerchantKey) error {
 	var sum, counted Usage
 	if err := a.db.View(func(txn *badgerdb.Txn) (err error) {
 		if counted, err = loadUsage(txn, m); err != nil {

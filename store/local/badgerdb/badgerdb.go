@@ -80,7 +80,7 @@ const (
 	maxValueBytes = 500 << 10
 )
 
-// filler is a key that sorts behind all others. The former version wrote it to fill a memtable of Badger.
+// filler is a key that sorts behind all others. Version 1.0.0 wrote it to fill a memtable of Badger.
 const filler = "\xff\xff\xff\xff\xff\xff\xff\xfffiller"
 
 // DB is a database. Any goroutine may read what was flushed. Flush and Compact may run beside Put.

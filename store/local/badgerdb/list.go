@@ -17,7 +17,7 @@ import (
 
 // list is what the file "tables" of a part has: the greatest version that was put, the older parts ("older 3" is s3, "older
 // g4" is g4), and a line for each table, with its number, its size, the number of its entries, the sum of their hashes, and
-// the checksum of its index. The file is sealed (codec.Seal) with its name as the key. Earlier versions wrote a line
+// the checksum of its index. The file is sealed (codec.Seal) with its name as the key. Version 1.0.0 also wrote a line
 // "closed".
 type list struct {
 	version uint64   // tables may not have it any more: versions must not come twice
@@ -148,7 +148,7 @@ func closeTables(tables []*tableFile) {
 	}
 }
 
-// removeOthers removes tables that are not listed, and the files of the former version, in which Badger wrote the tables.
+// removeOthers removes tables that are not listed, and the files of version 1.0.0, in which Badger wrote the tables.
 func (h *part) removeOthers() error {
 	files, err := os.ReadDir(h.dir)
 	if err != nil {

@@ -10,22 +10,10 @@ package codec
 
 import "mtagd/store"
 
-// MerchantKey is a merchant's id in 16 bytes.
-type MerchantKey = store.MerchantKey
-
-// NewMerchantKey is store.NewMerchantKey.
-func NewMerchantKey(id store.MerchantID) (MerchantKey, error) { return store.NewMerchantKey(id) }
-
-// Position is where an event is stored: a chunk of the journal, and a place in that chunk.
-type Position = store.Position
-
-// EndOf returns the last position that a chunk can have.
-func EndOf(seq uint64) Position { return store.EndOf(seq) }
-
 // Event is what the index needs to know about an event.
 type Event struct {
-	Merchant MerchantKey
-	Position
+	Merchant store.MerchantKey
+	store.Position
 	Time   int64  // µs since 1970
 	Series []byte // as AppendSeries appends it
 	Size   uint32 // bytes of the event in its chunk, before compression

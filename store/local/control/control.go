@@ -37,7 +37,7 @@
 //   - When the copy cannot, Open fails. "mtagd repair" makes a new file of what can be read of either.
 //
 // What the disk does to the files later does not reach requests. A change that meets damage of control.db fails, and changes
-// nothing. One that meets damage of the copy makes the copy anew.
+// nothing. One that meets damage of the copy rebuilds the copy.
 package control
 
 import (
@@ -91,8 +91,8 @@ type Data struct {
 // fileName is the name of the file in the data directory.
 const fileName = "control.db"
 
-// Format is the version of the whole data directory; control.db has it, because it is read first. Directories of the former
-// version have the same control.db, but Badger wrote their tables (package badgerdb). A version with one wrong bit is still
+// Format is the version of the whole data directory; control.db has it, because it is read first. Directories of
+// version 1.0.0 have the same control.db, but Badger wrote their tables (package badgerdb). A version with one wrong bit is still
 // recognised as this one. So the next version must differ in more bits: "10".
 const (
 	Format       = "5"

@@ -203,7 +203,7 @@ func onCopy(do func() error) error {
 
 // update makes a change in both files; it may call change twice. It commits the copy before control.db. It returns the number
 // of the transaction of control.db, or 0 if it did not get to commit it. The caller syncs the copy. A copy that cannot be
-// read or written is made anew, once.
+// read or written is rebuilt, once.
 func (d *Data) update(change func(t transaction) error) (committing int, err error) {
 	for isAgain := false; ; isAgain = true {
 		var inCopy int
@@ -216,7 +216,7 @@ func (d *Data) update(change func(t transaction) error) (committing int, err err
 		if committing != 0 || isAgain {
 			return committing, err
 		}
-		d.log.Warn("control.copy cannot be read or written, and is made anew", "error", err)
+		d.log.Warn("control.copy cannot be read or written, and is rebuilt", "error", err)
 	}
 }
 

@@ -290,7 +290,7 @@ func firstPartner(t *testing.T, d *Data) store.PartnerID {
 }
 
 // A wrong bit in a branch's key of a page hides nothing, but bbolt would lose its way with the next change below that key.
-// The next change of tryFile is below the last key of two branches. Of the other keys as many are tried as of the flips
+// The next change of tryFiles is below the last key of two branches. Of the other keys as many are tried as of the flips
 // above.
 func TestDrillAWrongBitInTheKeyOfABranch(t *testing.T) {
 	testenv.Drill(t)

@@ -17,7 +17,7 @@ func (d *Data) Verify(ctx context.Context, wrong func(where, problem string)) (r
 		return 0, err
 	}
 	if err := d.verifyCopy(); err != nil {
-		wrong(copyName, fmt.Sprintf("is damaged, and the next change makes it anew: %v", err))
+		wrong(copyName, fmt.Sprintf("is damaged, and the next change rebuilds it: %v", err))
 	}
 	r, err := d.readAgain(toLoad)
 	if err != nil {

@@ -76,7 +76,7 @@ func (e *Event) Clone() Event {
 }
 
 // appendEvent appends a mark's event to a chunk. It also returns the series, which aliases the result.
-func appendEvent(b []byte, m codec.MerchantKey, mark *store.Mark, muid store.MUID) (chunk, series []byte) {
+func appendEvent(b []byte, m store.MerchantKey, mark *store.Mark, muid store.MUID) (chunk, series []byte) {
 	return AppendBody(append(b, m[:]...), mark.Tag, mark.Name, mark.Bot, string(muid), &mark.Details, mark.Raw, mark.Time.UnixMicro())
 }
 
@@ -94,7 +94,7 @@ func AppendBody[M string | []byte](b []byte, tag store.TagID, name string, bot b
 }
 
 // decodeEvent reads the next event of a chunk; at is its position.
-func decodeEvent(d *codec.Decoder, at codec.Position) (e Event) {
+func decodeEvent(d *codec.Decoder, at store.Position) (e Event) {
 	copy(e.Merchant[:], d.Bytes(len(e.Merchant)))
 	e.Position = at
 	e.decodeBody(d)
@@ -119,7 +119,7 @@ func (e *Event) decodeBody(d *codec.Decoder) {
 }
 
 // DecodeBody returns the event with a body. It aliases the body.
-func DecodeBody(m codec.MerchantKey, at codec.Position, body []byte) (Event, error) {
+func DecodeBody(m store.MerchantKey, at store.Position, body []byte) (Event, error) {
 	e := Event{Event: codec.Event{Merchant: m, Position: at}}
 	d := codec.Decoder{B: body}
 	e.decodeBody(&d)

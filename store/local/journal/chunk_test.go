@@ -13,14 +13,14 @@ import (
 
 func FuzzChunk(f *testing.F) {
 	mark := store.Mark{Tag: "cs_x", Name: "Purchase", Time: time.UnixMicro(-5), Raw: []byte(`{}`)}
-	first, _ := appendEvent(nil, codec.MerchantKey{1}, &mark, "u-1")
+	first, _ := appendEvent(nil, store.MerchantKey{1}, &mark, "u-1")
 	mark.ByClaim, mark.Client = true, []byte("sealed")
-	both, _ := appendEvent(first, codec.MerchantKey{2}, &mark, "u-2")
+	both, _ := appendEvent(first, store.MerchantKey{2}, &mark, "u-2")
 	f.Add(both)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := codec.Decoder{B: b}
 		for i := uint16(0); len(d.B) > 0; i++ {
-			at := codec.Position{Seq: 1, Index: i}
+			at := store.Position{Seq: 1, Index: i}
 			e := decodeEvent(&d, at)
 			if d.Err("chunk") != nil {
 				return

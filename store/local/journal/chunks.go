@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/log"
 )
@@ -57,7 +58,7 @@ func (s *stored) packed() []byte {
 type MerchantSet map[uint32]struct{}
 
 // NewMerchantSet returns a set of merchants.
-func NewMerchantSet(merchants ...codec.MerchantKey) MerchantSet {
+func NewMerchantSet(merchants ...store.MerchantKey) MerchantSet {
 	set := make(MerchantSet, len(merchants))
 	for _, m := range merchants {
 		set[hashOf(m)] = struct{}{}
@@ -65,7 +66,7 @@ func NewMerchantSet(merchants ...codec.MerchantKey) MerchantSet {
 	return set
 }
 
-func hashOf(m codec.MerchantKey) uint32 { return binary.BigEndian.Uint32(m[len(m)-4:]) } // the id is random
+func hashOf(m store.MerchantKey) uint32 { return binary.BigEndian.Uint32(m[len(m)-4:]) } // the id is random
 
 // mayHave reports whether a chunk may have events of a merchant.
 func (s *stored) mayHave(of MerchantSet) bool {
@@ -229,7 +230,7 @@ func (r *reader) read(s stored) ([]Event, error) {
 	r.events = r.events[:0]
 	d := codec.Decoder{B: chunk}
 	for i := 0; len(d.B) > 0; i++ {
-		r.events = append(r.events, decodeEvent(&d, codec.Position{Seq: s.seq, Index: uint16(i)}))
+		r.events = append(r.events, decodeEvent(&d, store.Position{Seq: s.seq, Index: uint16(i)}))
 		if err := d.Err("chunk"); err != nil {
 			return nil, err
 		}

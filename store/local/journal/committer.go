@@ -77,13 +77,13 @@ func (c *committer) writeGroup() error {
 		for _, p := range parts {
 			marks += p.To - p.From
 			if p.Link != nil {
-				if c.j.refuses != nil && c.j.refuses(codec.MerchantKey(p.Merchant).ID(), p.Link, p.Link.MUID) != 0 {
+				if c.j.refuses != nil && c.j.refuses(store.MerchantKey(p.Merchant).ID(), p.Link, p.Link.MUID) != 0 {
 					continue // nothing is kept of the person
 				}
 				if err := makeRoom(); err != nil {
 					return err
 				}
-				if err := t.link(codec.MerchantKey(p.Merchant), p.Link); err != nil {
+				if err := t.link(store.MerchantKey(p.Merchant), p.Link); err != nil {
 					p.Fail(err) // what it needs cannot be read; others go on
 				}
 				continue

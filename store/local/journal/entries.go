@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"mtagd/store"
-	"mtagd/store/local/codec"
 )
 
 // unflushed has the entries that may not be in the database yet, in the order in which they were
@@ -35,7 +34,7 @@ type unflushedEntry struct {
 const buckets = 256 << 10
 
 // eventIDKey is a whole key of a remembered event_id.
-type eventIDKey [1 + len(codec.MerchantKey{}) + 16]byte
+type eventIDKey [1 + len(store.MerchantKey{}) + 16]byte
 
 func isEventID(key []byte) bool {
 	return len(key) == len(eventIDKey{}) && key[0] == prefixDedupe

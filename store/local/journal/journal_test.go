@@ -186,7 +186,7 @@ func TestScanReadsTheChunksOfAMerchant(t *testing.T) {
 			record(t, j, small, 1)
 		}
 	}
-	key, err := codec.NewMerchantKey(small)
+	key, err := store.NewMerchantKey(small)
 	testenv.Check(t, err)
 	scan := func() (chunks, events int) {
 		if err := j.Scan(ctx, 0, math.MaxUint64, NewMerchantSet(key), func(_ uint64, all []Event) bool {

@@ -31,27 +31,27 @@ func parseChunkKey(k []byte) (seq uint64, err error) {
 	return binary.BigEndian.Uint64(k[1:]), nil
 }
 
-func appendLinkKey(b []byte, m codec.MerchantKey, k store.IdentityKey) []byte {
+func appendLinkKey(b []byte, m store.MerchantKey, k store.IdentityKey) []byte {
 	return append(append(append(b, prefixLink), m[:]...), k[:]...)
 }
 
 // formerKeyBytes is the length of a key of a former link.
-const formerKeyBytes = 1 + len(codec.MerchantKey{}) + len(store.IdentityKey{}) + muidHashBytes
+const formerKeyBytes = 1 + len(store.MerchantKey{}) + len(store.IdentityKey{}) + muidHashBytes
 
 // muidHashBytes is how much of store.MUIDKey is in a key. Where two muids have the same, links to one count as links to
 // both.
 const muidHashBytes = 16
 
-func appendFormerKey(b []byte, m codec.MerchantKey, k store.IdentityKey, muid []byte) []byte {
+func appendFormerKey(b []byte, m store.MerchantKey, k store.IdentityKey, muid []byte) []byte {
 	hash := store.MUIDKey(muid)
 	return append(append(append(append(b, prefixFormer), m[:]...), k[:]...), hash[:muidHashBytes]...)
 }
 
-func appendLinkedKey(b []byte, m codec.MerchantKey, muid store.IdentityKey) []byte {
+func appendLinkedKey(b []byte, m store.MerchantKey, muid store.IdentityKey) []byte {
 	return append(append(append(b, prefixLinked), m[:]...), muid[:muidHashBytes]...)
 }
 
-func appendDedupeKey(b []byte, m codec.MerchantKey, name, eventID string) []byte {
+func appendDedupeKey(b []byte, m store.MerchantKey, name, eventID string) []byte {
 	key := store.RememberedKey(name, eventID)
 	return append(append(append(b, prefixDedupe), m[:]...), key[:]...)
 }

@@ -33,8 +33,8 @@ type keyStore struct {
 	memory unflushed
 }
 
-// openKeys opens or creates the database in dir, in which keys are lost. It rebuilds a damaged one from what can be read,
-// and calls rebuilding, with all that is lost, before the new one replaces it.
+// openKeys opens or creates the database in dir. lost are the ranges whose keys earlier damage has cost. It rebuilds a damaged
+// database from what can be read, and calls rebuilding, with all ranges that are lost, before the new one replaces it.
 func openKeys(dir string, logger *slog.Logger, lost []badgerdb.Range, rebuilding func(lost []badgerdb.Range) error) (*keyStore, error) {
 	k, err := tryKeys(dir, logger)
 	if damage := err; errors.Is(err, codec.ErrCorrupt) {
@@ -362,7 +362,7 @@ func mayBegin(l *log.Log, at log.Position) bool {
 	return from == at
 }
 
-// flushedUpTo returns up to where the log was flushed; the zero mark when that is not known. Earlier versions wrote no checksum.
+// flushedUpTo returns up to where the log was flushed; the zero mark when that is not known. Version 1.0.0 wrote no checksum.
 func (k *keyStore) flushedUpTo() (m mark, err error) {
 	b, found, err := k.get([]byte{prefixFlushed})
 	switch {
@@ -376,11 +376,13 @@ func (k *keyStore) flushedUpTo() (m mark, err error) {
 	return m, codec.ErrCorrupt
 }
 
-// isStored reports whether an entry of the database is one that this version writes.
+// isStored reports whether an entry of the database is one that this version or 1.0.0 writes.
 func isStored(key, value []byte) (isLinkOrFormer, isEventID, ok bool) {
-	merchant := len(codec.MerchantKey{})
+	merchant := len(store.MerchantKey{})
 	switch {
 	case len(key) == 0:
+	case isFormerKey(key):
+		return false, false, true
 	case key[0] == prefixFormat && len(key) == 1:
 		return false, false, string(value) == Format
 	case key[0] == prefixForgotten && len(key) == 1:

@@ -50,7 +50,7 @@ func TestDrillALargeFlush(t *testing.T) {
 	dir := t.TempDir()
 	k, err := tryKeys(dir, quiet)
 	testenv.Check(t, err)
-	key := func(i int) []byte { return appendDedupeKey(nil, codec.MerchantKey{1}, "Visit", strconv.Itoa(i)) }
+	key := func(i int) []byte { return appendDedupeKey(nil, store.MerchantKey{1}, "Visit", strconv.Itoa(i)) }
 	for i := range n {
 		k.set(codec.Entry{Key: key(i), Value: binary.BigEndian.AppendUint64(nil, uint64(i))})
 	}
@@ -82,7 +82,7 @@ func TestDrillALargeFlush(t *testing.T) {
 	testenv.Check(t, k.db.Close())
 }
 
-// Earlier versions noted how far the log was flushed without a checksum.
+// Version 1.0.0 noted how far the log was flushed without a checksum.
 func TestAMarkWithoutAChecksum(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir)
@@ -101,23 +101,33 @@ func TestAMarkWithoutAChecksum(t *testing.T) {
 	}
 }
 
+// Version 1.0.0 noted that all its links were indexed. That is no damage.
+func TestTheMarkOfAnIndexIsNoDamage(t *testing.T) {
+	j := open(t, t.TempDir())
+	defer closeJournal(t, j)
+	testenv.Check(t, errors.Join(j.keys.db.Put(codec.Entry{Key: []byte("V"), Value: []byte{1}, Version: 1}), j.keys.db.Flush()))
+	wrong := func(where string, err error) { t.Errorf("%s: %v", where, err) }
+	_, err := j.Verify(ctx, Check{Events: func(uint64, []codec.Event) {}, Wrong: wrong, Read: func(uint64, uint64) {}})
+	testenv.Check(t, err)
+}
+
 // While the database cannot be written, a removal or a refill does not fill the memory.
 func TestDrillManyChangesOfADatabaseThatCannotBeWritten(t *testing.T) {
 	testenv.Drill(t)
 	j := open(t, t.TempDir())
 	j.flushes.Lock() // tidy would flush, too
 	for i := range maxEntries {
-		j.keys.set(codec.Entry{Key: appendDedupeKey(nil, codec.MerchantKey{1}, "Visit", strconv.Itoa(i)), Value: make([]byte, 8)})
+		j.keys.set(codec.Entry{Key: appendDedupeKey(nil, store.MerchantKey{1}, "Visit", strconv.Itoa(i)), Value: make([]byte, 8)})
 	}
 	j.keys.end(true)
 	part := filepath.Join(keysDir(j.dir), "g1")
 	testenv.Check(t, os.Rename(part, part+"-away"))
 	j.flushes.Unlock()
-	if err := j.Remove(codec.MerchantKey{1}, nil, []Remembered{{"Visit", "1"}}); err == nil {
+	if err := j.Remove(store.MerchantKey{1}, nil, []Remembered{{"Visit", "1"}}); err == nil {
 		t.Error("a removal goes on")
 	}
 	testenv.Check(t, os.Rename(part+"-away", part))
-	if err := j.Remove(codec.MerchantKey{1}, nil, []Remembered{{"Visit", "2"}}); err != nil || j.keys.inMemory() > maxEntries {
+	if err := j.Remove(store.MerchantKey{1}, nil, []Remembered{{"Visit", "2"}}); err != nil || j.keys.inMemory() > maxEntries {
 		t.Error(j.keys.inMemory(), err)
 	}
 	closeJournal(t, j)
@@ -145,7 +155,7 @@ func TestEventIDsThatAreNotFlushedCount(t *testing.T) {
 	for _, id := range []string{"1", "2", "3"} {
 		want("before the flush", id, store.Duplicate)
 	}
-	key, err := codec.NewMerchantKey(shop)
+	key, err := store.NewMerchantKey(shop)
 	testenv.Check(t, errors.Join(err, j.Remove(key, nil, []Remembered{{"View", "2"}})))
 	want("after it was removed", "2", store.Recorded)
 	testenv.Check(t, errors.Join(j.Remove(key, nil, []Remembered{{"View", "3"}}), j.flushKeys(func() {})))
@@ -251,7 +261,7 @@ func TestARebuildDoesNotWaitForTheFilter(t *testing.T) {
 // deny, and a link of the event itself, after which no stranger may count as the first one with the muid.
 func TestWhatComesBeforeALostKey(t *testing.T) {
 	shop := store.NewMerchantID()
-	key, err := codec.NewMerchantKey(shop)
+	key, err := store.NewMerchantKey(shop)
 	testenv.Check(t, err)
 	byCookie := func(email, phone string) store.Mark {
 		id := store.Identity{MUID: "m", Source: store.ByCookie}

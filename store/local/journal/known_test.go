@@ -68,7 +68,7 @@ func TestAKnownLinkIsRemoved(t *testing.T) {
 	j := open(t, t.TempDir())
 	defer closeJournal(t, j)
 	shop := store.NewMerchantID()
-	m, err := codec.NewMerchantKey(shop)
+	m, err := store.NewMerchantKey(shop)
 	testenv.Check(t, err)
 	for round := range 4 {
 		for range 3 {

@@ -84,7 +84,7 @@ func readLink(get getter, key []byte) (l link, found bool, err error) {
 }
 
 // resolve returns the link of the first identifier that has one.
-func resolve(get getter, m codec.MerchantKey, id *store.Identity) (l link, err error) {
+func resolve(get getter, m store.MerchantKey, id *store.Identity) (l link, err error) {
 	for _, k := range id.Keys() {
 		var buf [64]byte
 		l, found, err := readLink(get, appendLinkKey(buf[:0], m, k))
@@ -96,7 +96,7 @@ func resolve(get getter, m codec.MerchantKey, id *store.Identity) (l link, err e
 }
 
 // link links the identifiers to the muid (store.Events, Record). It writes only links that are new or change.
-func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
+func (t *transaction) link(m store.MerchantKey, id *store.Identity) error {
 	looked, isLinked, bySecret := false, false, id.Source == store.BySecret
 	for _, k := range id.Keys() {
 		t.linkKey = appendLinkKey(t.linkKey[:0], m, k)
@@ -138,7 +138,7 @@ func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
 
 // replace makes a link a former one, and returns the one that replaces it. That was a former one itself if the identifier
 // led to the muid before.
-func (t *transaction) replace(m codec.MerchantKey, k store.IdentityKey, now link, muid []byte) (next link, err error) {
+func (t *transaction) replace(m store.MerchantKey, k store.IdentityKey, now link, muid []byte) (next link, err error) {
 	next = link{muid: muid, former: now.former}
 	key := appendFormerKey(nil, m, k, muid)
 	b, found, err := t.keys.getWritten(key)
@@ -165,12 +165,12 @@ func (t *transaction) replace(m codec.MerchantKey, k store.IdentityKey, now link
 }
 
 // LinksOf returns the links of an identifier, the former ones last.
-func (j *Journal) LinksOf(ctx context.Context, m codec.MerchantKey, k store.IdentityKey) ([]store.Link, error) {
+func (j *Journal) LinksOf(ctx context.Context, m store.MerchantKey, k store.IdentityKey) ([]store.Link, error) {
 	return j.findLinks(ctx, slices.Concat(m[:], k[:]), func(store.Link) bool { return true })
 }
 
 // Links returns the links of a merchant that belong to somebody, the former ones last.
-func (j *Journal) Links(ctx context.Context, m codec.MerchantKey, belongs func(store.Link) bool) ([]store.Link, error) {
+func (j *Journal) Links(ctx context.Context, m store.MerchantKey, belongs func(store.Link) bool) ([]store.Link, error) {
 	return j.findLinks(ctx, m[:], belongs)
 }
 
@@ -181,7 +181,7 @@ func (j *Journal) findLinks(ctx context.Context, of []byte, belongs func(store.L
 	if err := j.flush(); err != nil {
 		return nil, err
 	}
-	err = j.keys.eachLink(ctx, of, 0, func(_ codec.MerchantKey, l store.Link, _ bool) error {
+	err = j.keys.eachLink(ctx, of, 0, func(_ store.MerchantKey, l store.Link, _ bool) error {
 		if belongs(l) {
 			links = append(links, l)
 		}
@@ -196,7 +196,7 @@ func (j *Journal) findLinks(ctx context.Context, of []byte, belongs func(store.L
 
 // eachLink calls use with the links of the database that were written after the version since, the
 // former ones last. of is what their keys have in common behind the first byte.
-func (k *keyStore) eachLink(ctx context.Context, of []byte, since uint64, use func(m codec.MerchantKey, l store.Link, former bool) error) error {
+func (k *keyStore) eachLink(ctx context.Context, of []byte, since uint64, use func(m store.MerchantKey, l store.Link, former bool) error) error {
 	for _, prefix := range []byte{prefixLink, prefixFormer} {
 		if err := k.each(ctx, append([]byte{prefix}, of...), since, func(key, value []byte) error {
 			m, l, err := parseAnyLink(key, value)
@@ -212,7 +212,7 @@ func (k *keyStore) eachLink(ctx context.Context, of []byte, since uint64, use fu
 }
 
 // parseAnyLink reads a link or a former one.
-func parseAnyLink(key, value []byte) (m codec.MerchantKey, l store.Link, err error) {
+func parseAnyLink(key, value []byte) (m store.MerchantKey, l store.Link, err error) {
 	at := 1 + len(m)
 	if len(key) < at+len(l.Identifier) {
 		return m, l, fmt.Errorf("%w: key of a link", codec.ErrCorrupt)
@@ -230,7 +230,7 @@ func parseAnyLink(key, value []byte) (m codec.MerchantKey, l store.Link, err err
 }
 
 // removeLink removes a link, or a former one, unless the identifier was linked otherwise since.
-func (t *transaction) removeLink(m codec.MerchantKey, l store.Link) error {
+func (t *transaction) removeLink(m store.MerchantKey, l store.Link) error {
 	key := appendLinkKey(nil, m, l.Identifier)
 	now, found, err := readLink(t.keys.getWritten, key)
 	if err != nil {

@@ -23,13 +23,13 @@ func (j *Journal) Keys(ctx context.Context, since uint64, use func(*migrate.Key)
 	if err := j.flush(); err != nil {
 		return 0, err
 	}
-	if err := j.keys.eachLink(ctx, nil, since, func(m codec.MerchantKey, l store.Link, isFormer bool) error {
+	if err := j.keys.eachLink(ctx, nil, since, func(m store.MerchantKey, l store.Link, isFormer bool) error {
 		return use(&migrate.Key{Merchant: m, Key: l.Identifier[:], MUID: []byte(l.MUID), Source: l.Source, Former: isFormer})
 	}); err != nil {
 		return 0, err
 	}
 	return version, j.keys.each(ctx, []byte{prefixDedupe}, since, func(key, value []byte) error {
-		m := codec.MerchantKey(key[1:])
+		m := store.MerchantKey(key[1:])
 		seen, err := parseReceived(value)
 		if err != nil {
 			return err

@@ -8,12 +8,13 @@ import (
 	"math"
 	"slices"
 
+	"mtagd/store"
 	"mtagd/store/local/codec"
 )
 
 // Wanted is an event to read, and its number in the caller's results.
 type Wanted struct {
-	codec.Position
+	store.Position
 	N int
 }
 
@@ -87,7 +88,7 @@ func (r *reader) pick(seq uint64, wanted []Wanted, use func(n int, e Event)) err
 func pickEvents(chunk []byte, wanted []Wanted, use func(n int, e Event)) error {
 	d := codec.Decoder{B: chunk}
 	for i := 0; len(wanted) > 0; i++ {
-		event := decodeEvent(&d, codec.Position{Seq: wanted[0].Seq, Index: uint16(i)})
+		event := decodeEvent(&d, store.Position{Seq: wanted[0].Seq, Index: uint16(i)})
 		if err := d.Err("chunk"); err != nil {
 			return err
 		}

@@ -7,13 +7,12 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/badgerdb"
-	"mtagd/store/local/codec"
 )
 
 // Refill collects links and event_ids of a merchant that the journal does not have, and writes them.
 type Refill struct {
 	j       *Journal
-	m       codec.MerchantKey
+	m       store.MerchantKey
 	missing map[string]missingKey
 }
 
@@ -23,7 +22,7 @@ type missingKey struct {
 }
 
 // NewRefill returns an empty one.
-func (j *Journal) NewRefill(m codec.MerchantKey) *Refill {
+func (j *Journal) NewRefill(m store.MerchantKey) *Refill {
 	return &Refill{j: j, m: m, missing: map[string]missingKey{}}
 }
 
@@ -51,7 +50,7 @@ func (r *Refill) add(key []byte, v missingKey) error {
 // Write writes what is still missing, and returns how much it was. A muid may have links, but have lost the key that says so.
 func (r *Refill) Write() (written int, err error) {
 	lost := r.j.keys.lost.Load()
-	if err := r.j.keys.eachLink(context.Background(), r.m[:], 0, func(m codec.MerchantKey, l store.Link, _ bool) error {
+	if err := r.j.keys.eachLink(context.Background(), r.m[:], 0, func(m store.MerchantKey, l store.Link, _ bool) error {
 		linked := appendLinkedKey(nil, m, store.MUIDKey(l.MUID))
 		if !isLost(lost, linked) {
 			return nil

@@ -7,7 +7,6 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/badgerdb"
-	"mtagd/store/local/codec"
 )
 
 // Barrier returns the number of the last chunk on disk. A mark that Options.Refuses let pass before the call is in it or in
@@ -22,7 +21,7 @@ type Remembered struct{ Name, EventID string }
 
 // Remove removes links and remembered event_ids of a merchant. When it returns nil, that is on
 // disk. Their bytes stay in the files until Purge.
-func (j *Journal) Remove(m codec.MerchantKey, links []store.Link, remembered []Remembered) error {
+func (j *Journal) Remove(m store.MerchantKey, links []store.Link, remembered []Remembered) error {
 	var keys [][]byte
 	for _, r := range remembered {
 		keys = append(keys, appendDedupeKey(nil, m, r.Name, r.EventID))
@@ -33,7 +32,7 @@ func (j *Journal) Remove(m codec.MerchantKey, links []store.Link, remembered []R
 }
 
 // RemoveMerchant removes all links and remembered event_ids of a merchant, as Remove does. It calls pace now and then.
-func (j *Journal) RemoveMerchant(ctx context.Context, m codec.MerchantKey, pace func()) error {
+func (j *Journal) RemoveMerchant(ctx context.Context, m store.MerchantKey, pace func()) error {
 	if err := j.flush(); err != nil {
 		return err
 	}

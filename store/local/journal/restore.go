@@ -66,7 +66,7 @@ func (w *Writer) Put(e codec.Entry) error {
 		return fmt.Errorf("%w: key %x of an entry", codec.ErrCorrupt, e.Key)
 	}
 	if e.Key[0] == prefixLink && !e.Deleted && len(e.Value) > 0 && e.Value[0] != linkMark {
-		linked := appendLinkedKey(nil, codec.MerchantKey(e.Key[1:]), store.MUIDKey(e.Value))
+		linked := appendLinkedKey(nil, store.MerchantKey(e.Key[1:]), store.MUIDKey(e.Value))
 		if err := w.keys.db.Put(codec.Entry{Key: linked, Value: []byte{1}, Version: e.Version}); err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func (w *Writer) Put(e codec.Entry) error {
 // link.
 var formerFormats = []string{"3", "4"}
 
-// isFormerKey reports whether a key is of an entry that only versions before 1.0.0 have written.
+// isFormerKey reports whether a key is of an entry that 1.0.0 and earlier versions wrote, and that is not read any more.
 func isFormerKey(key []byte) bool {
 	return len(key) > 0 && (key[0] == 'D' || key[0] == 'V' || key[0] == 'Z')
 }

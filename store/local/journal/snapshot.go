@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"mtagd/store"
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/log"
@@ -120,7 +121,7 @@ func CheckEntry(e codec.Entry) (events int, err error) {
 	}
 	d := codec.Decoder{B: chunk}
 	for ; len(d.B) > 0; events++ {
-		decodeEvent(&d, codec.Position{Seq: seq})
+		decodeEvent(&d, store.Position{Seq: seq})
 		if err := d.Err("chunk"); err != nil {
 			return 0, err
 		}

@@ -188,7 +188,7 @@ func TestTheLogKeepsWhatIsNewest(t *testing.T) {
 // While a snapshot is open, it has what its moment had: later commits and compactions change nothing. Deletions are in it.
 func TestASnapshotStaysAsItWas(t *testing.T) {
 	j := opened(t, t.TempDir())
-	key := appendLinkKey(nil, codec.MerchantKey{1}, store.IdentityKey{1})
+	key := appendLinkKey(nil, store.MerchantKey{1}, store.IdentityKey{1})
 	set := func(value string) {
 		t.Helper()
 		if err := errors.Join(j.committer.edit(func(tx *transaction) error {

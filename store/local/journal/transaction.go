@@ -26,7 +26,7 @@ type transaction struct {
 	written []stored // the chunks in it, without their bytes and positions
 
 	merchant store.MerchantID  // of the last mark
-	key      codec.MerchantKey // its key
+	key      store.MerchantKey // its key
 	scratch  []byte            // for a key
 	linkKey  []byte            // the key of a link
 	eventID  eventIDKey        // that of the last mark
@@ -54,7 +54,7 @@ func (t *transaction) isEmpty() bool { return len(t.record) == 0 }
 // add resolves, deduplicates and appends one mark (store.Events, Record).
 func (t *transaction) add(m *store.Mark) error {
 	if m.Merchant != t.merchant { // consecutive events often have the same merchant
-		key, err := codec.NewMerchantKey(m.Merchant)
+		key, err := store.NewMerchantKey(m.Merchant)
 		if err != nil {
 			return err
 		}
@@ -73,19 +73,18 @@ func (t *transaction) add(m *store.Mark) error {
 	if t.refuses != nil {
 		refused = t.refuses(m.Merchant, &m.Identity, muid)
 	}
-	if m.Outcome = rules.Outcome(refused, muid); m.Outcome != 0 {
-		return nil
-	}
+	remembered := false
 	if m.DedupeID != "" {
 		appendDedupeKey(t.eventID[:0], key, m.Name, m.DedupeID)
-		remembered, err := t.remembers(&t.eventID)
-		if err != nil {
+		var err error
+		if remembered, err = t.remembers(&t.eventID); err != nil {
 			return err
 		}
-		if remembered {
-			m.Outcome = store.Duplicate
-			return nil
-		}
+	}
+	outcome := rules.Outcome(refused, muid, remembered)
+	if outcome != store.Recorded {
+		m.Outcome = outcome
+		return nil
 	}
 	if m.Identity.MUID != "" {
 		if err := t.link(key, &m.Identity); err != nil {
@@ -96,7 +95,7 @@ func (t *transaction) add(m *store.Mark) error {
 		t.received = binary.BigEndian.AppendUint64(t.received[:0], uint64(t.now.UnixMicro()))
 		t.set(t.eventID[:], t.received, t.expiresAt)
 	}
-	m.Outcome = store.Recorded
+	m.Outcome = outcome
 	t.appendEvent(key, m, muid)
 	return nil
 }
@@ -123,7 +122,7 @@ func parseReceived(b []byte) (at int64, err error) {
 }
 
 // appendEvent adds the mark's event to the open chunk.
-func (t *transaction) appendEvent(m codec.MerchantKey, mark *store.Mark, muid store.MUID) {
+func (t *transaction) appendEvent(m store.MerchantKey, mark *store.Mark, muid store.MUID) {
 	if t.chunkEvents == 0 {
 		t.chunkStart, t.seq = len(t.arena.chunks), t.clock.next()
 		t.merchants = t.merchants[:0]
@@ -136,7 +135,7 @@ func (t *transaction) appendEvent(m codec.MerchantKey, mark *store.Mark, muid st
 	t.arena.chunks, series = appendEvent(t.arena.chunks, m, mark, muid)
 	t.arena.events = append(t.arena.events, codec.Event{
 		Merchant: m,
-		Position: codec.Position{Seq: t.seq, Index: uint16(t.chunkEvents)},
+		Position: store.Position{Seq: t.seq, Index: uint16(t.chunkEvents)},
 		Time:     mark.Time.UnixMicro(),
 		Series:   series,
 		Size:     uint32(len(t.arena.chunks) - start),

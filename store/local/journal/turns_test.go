@@ -62,7 +62,7 @@ func TestBatchesDoNotDelayAnotherMerchantsEvent(t *testing.T) {
 	waiting(9)
 	close(blocked)
 	all.Wait()
-	key, err := codec.NewMerchantKey(other)
+	key, err := store.NewMerchantKey(other)
 	testenv.Check(t, err)
 	for i, e := range j.handed {
 		if e.Merchant == key && i > groupcommit.MaxMarks/2 {

@@ -13,7 +13,7 @@ import (
 
 // withMadeUpNames returns an index with events of 10 common names and, at the same times, one of each made-up name. All
 // events are stored. madeUpFirst means that the made-up names come before the common ones, so that none of these is counted.
-func withMadeUpNames(t *testing.T, m codec.MerchantKey, common, madeUp int, madeUpFirst bool) *Index {
+func withMadeUpNames(t *testing.T, m store.MerchantKey, common, madeUp int, madeUpFirst bool) *Index {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(7, 8))
 	var j journal
@@ -25,7 +25,7 @@ func withMadeUpNames(t *testing.T, m codec.MerchantKey, common, madeUp int, made
 	flush := func() {
 		seq++
 		for i := range batch {
-			batch[i].Position = codec.Position{Seq: seq, Index: uint16(i)}
+			batch[i].Position = store.Position{Seq: seq, Index: uint16(i)}
 		}
 		if err := x.Replay(batch, seq); err != nil {
 			t.Fatal(err)
@@ -216,7 +216,7 @@ func TestDrillAFloodOfMadeUpNamesIsWrittenFewTimes(t *testing.T) {
 	for seq := range uint64(n / batch) {
 		events := make([]codec.Event, batch)
 		for i := range events {
-			events[i] = codec.Event{Merchant: m, Position: codec.Position{Seq: seq + 1, Index: uint16(i)}, Time: int64(seq)*batch + int64(i),
+			events[i] = codec.Event{Merchant: m, Position: store.Position{Seq: seq + 1, Index: uint16(i)}, Time: int64(seq)*batch + int64(i),
 				Series: codec.AppendSeries(nil, "cs_a", fmt.Sprintf("M%016x", rng.Uint64()), false)}
 		}
 		if err := x.Replay(events, seq+1); err != nil {

@@ -7,15 +7,16 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"mtagd/store"
 	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 )
 
 // StoredMerchants returns the merchants that have a stored tree.
-func (x *Index) StoredMerchants() (all []codec.MerchantKey, err error) {
+func (x *Index) StoredMerchants() (all []store.MerchantKey, err error) {
 	err = x.db.View(func(tx *bolt.Tx) error {
 		return tx.Bucket(bucketRoots).ForEach(func(k, _ []byte) error {
-			all = append(all, codec.MerchantKey(k))
+			all = append(all, store.MerchantKey(k))
 			return nil
 		})
 	})
@@ -31,7 +32,7 @@ const scannedLeaves = 64
 // scan calls use with all events of one of a merchant's stored trees, in their order, and with the merchant's series: of
 // the tree of times, or of a run. It checks what the nodes say of those below them. An event that is stored or removed
 // meanwhile may be among them or not. No transaction is open while use runs. more is false when there is no such tree.
-func scan(ctx context.Context, db *boltfile.DB, m codec.MerchantKey, tree int, use func(e *entry, series []string)) (more bool, err error) {
+func scan(ctx context.Context, db *boltfile.DB, m store.MerchantKey, tree int, use func(e *entry, series []string)) (more bool, err error) {
 	s := scanner{m: m}
 	for s.leaves <= 0 {
 		if err := ctx.Err(); err != nil {
@@ -64,7 +65,7 @@ func scan(ctx context.Context, db *boltfile.DB, m codec.MerchantKey, tree int, u
 
 // scanner reads a part of a tree in one transaction.
 type scanner struct {
-	m       codec.MerchantKey
+	m       store.MerchantKey
 	nodes   *bolt.Bucket
 	arena   *nodeArena
 	series  []string

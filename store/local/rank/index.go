@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	bolt "go.etcd.io/bbolt"
 
+	"mtagd/store"
 	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/space"
@@ -25,7 +26,7 @@ type Index struct {
 	log *slog.Logger
 
 	// These are loadTree, (*bolt.Tx).Commit and the constants of these names, except in tests.
-	load          func(*bolt.Tx, codec.MerchantKey) (*storedTree, error)
+	load          func(*bolt.Tx, store.MerchantKey) (*storedTree, error)
 	commit        func(*bolt.Tx) error
 	txBudget      int
 	maxSeries     int
@@ -36,7 +37,7 @@ type Index struct {
 	// Whoever changes recent, or a tree in it, holds mu. Readers hold it only to take a snapshot. Only the applying
 	// goroutine adds and removes merchants, so it may read the map without mu.
 	mu      sync.Mutex
-	recent  map[codec.MerchantKey]*recentEvents
+	recent  map[store.MerchantKey]*recentEvents
 	entries int    // in the active trees
 	covered uint64 // the events of chunks up to this seq are in the trees
 
@@ -108,7 +109,7 @@ func Open(path string, log *slog.Logger) (*Index, error) {
 		maxRun:        maxRun,
 		mergeInterval: mergeInterval,
 		mergeEntries:  mergeEntries,
-		recent:        map[codec.MerchantKey]*recentEvents{},
+		recent:        map[store.MerchantKey]*recentEvents{},
 		arenas:        sync.Pool{New: func() any { return &nodeArena{} }},
 		queue:         make(chan committedBatch, maxQueue),
 		merges:        make(chan chan error),
@@ -134,7 +135,7 @@ func Open(path string, log *slog.Logger) (*Index, error) {
 func (x *Index) countEvents(damaged func(error)) (n uint64, err error) {
 	err = x.db.View(func(tx *bolt.Tx) error {
 		return tx.Bucket(bucketRoots).ForEach(func(k, _ []byte) error {
-			t, err := loadTree(tx, codec.MerchantKey(k))
+			t, err := loadTree(tx, store.MerchantKey(k))
 			if err != nil {
 				damaged(err)
 				return nil
@@ -293,14 +294,14 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 // addRecents adds an empty recentEvents for each merchant of the events that has none in memory. It reads the root
 // records of these merchants. It does not hold mu meanwhile, so that listings go on while the disk is slow.
 func (x *Index) addRecents(events []codec.Event) error {
-	var added map[codec.MerchantKey]*recentEvents
+	var added map[store.MerchantKey]*recentEvents
 	for i := range events {
 		m := &events[i].Merchant
 		if i > 0 && *m == events[i-1].Merchant || x.recent[*m] != nil {
 			continue
 		}
 		if added == nil {
-			added = map[codec.MerchantKey]*recentEvents{}
+			added = map[store.MerchantKey]*recentEvents{}
 		}
 		added[*m] = nil
 	}
@@ -330,7 +331,7 @@ func (x *Index) addRecents(events []codec.Event) error {
 func (x *Index) freeze() frozenEvents {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	f := frozenEvents{trees: make(map[codec.MerchantKey]*recentEvents, len(x.recent)), covered: x.covered}
+	f := frozenEvents{trees: make(map[store.MerchantKey]*recentEvents, len(x.recent)), covered: x.covered}
 	for m, r := range x.recent {
 		if r.active.root.isEmpty() {
 			delete(x.recent, m)
@@ -365,7 +366,7 @@ func (x *Index) merge(f frozenEvents) error {
 }
 
 // Usage returns the number of a merchant's events, and the sum of their sizes (codec.Event).
-func (x *Index) Usage(ctx context.Context, m codec.MerchantKey) (events, bytes uint64, err error) {
+func (x *Index) Usage(ctx context.Context, m store.MerchantKey) (events, bytes uint64, err error) {
 	err = x.view(ctx, m, func(r *reader) error {
 		for _, root := range r.trees {
 			events += root.counts.of(nil)
@@ -378,7 +379,7 @@ func (x *Index) Usage(ctx context.Context, m codec.MerchantKey) (events, bytes u
 
 // CountFrom returns how many events of a merchant the trees have from a time on (µs since 1970), and the last chunk whose
 // events they have, as of one moment.
-func (x *Index) CountFrom(ctx context.Context, m codec.MerchantKey, from int64) (events, upTo uint64, err error) {
+func (x *Index) CountFrom(ctx context.Context, m store.MerchantKey, from int64) (events, upTo uint64, err error) {
 	err = x.view(ctx, m, func(r *reader) error {
 		upTo = r.upTo
 		earlier, err := r.before(Key{Time: from})
@@ -393,12 +394,12 @@ func (x *Index) CountFrom(ctx context.Context, m codec.MerchantKey, from int64) 
 
 // view calls read with a reader of the merchant's trees, as of one moment. What the reader returns is valid until read
 // returns. Meanwhile new events are applied.
-func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *reader) error) error {
-	return x.viewAll(ctx, []codec.MerchantKey{m}, func(readers []*reader) error { return read(readers[0]) })
+func (x *Index) view(ctx context.Context, m store.MerchantKey, read func(r *reader) error) error {
+	return x.viewAll(ctx, []store.MerchantKey{m}, func(readers []*reader) error { return read(readers[0]) })
 }
 
 // viewAll is view for several merchants, as of one moment.
-func (x *Index) viewAll(ctx context.Context, merchants []codec.MerchantKey, read func(readers []*reader) error) error {
+func (x *Index) viewAll(ctx context.Context, merchants []store.MerchantKey, read func(readers []*reader) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -426,7 +427,7 @@ func (x *Index) viewAll(ctx context.Context, merchants []codec.MerchantKey, read
 
 // snapshot begins a transaction, and returns what is in memory of these merchants (nil: nothing) and x.covered, as of one
 // moment.
-func (x *Index) snapshot(merchants []codec.MerchantKey) (tx *bolt.Tx, memory []*recentEvents, upTo uint64, err error) {
+func (x *Index) snapshot(merchants []store.MerchantKey) (tx *bolt.Tx, memory []*recentEvents, upTo uint64, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	memory = make([]*recentEvents, len(merchants))

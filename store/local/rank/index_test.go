@@ -31,12 +31,12 @@ type journal struct {
 }
 
 // commit adds n events of a merchant, at the times of timeOf. Made-up names are of two tags.
-func (j *journal) commit(m codec.MerchantKey, n int, timeOf func(i int) int64) []codec.Event {
+func (j *journal) commit(m store.MerchantKey, n int, timeOf func(i int) int64) []codec.Event {
 	events := make([]codec.Event, n)
 	for i := range events {
 		events[i] = codec.Event{
 			Merchant: m,
-			Position: codec.Position{Seq: uint64(len(j.commits) + 1), Index: uint16(i)},
+			Position: store.Position{Seq: uint64(len(j.commits) + 1), Index: uint16(i)},
 			Time:     timeOf(i),
 			Series:   codec.AppendSeries(nil, "cs_a", "Name", false),
 			Size:     100,
@@ -68,7 +68,7 @@ func (j *journal) open(t *testing.T, dir string) *Index {
 }
 
 // push commits events and applies them.
-func (j *journal) push(t *testing.T, x *Index, m codec.MerchantKey, n int) {
+func (j *journal) push(t *testing.T, x *Index, m store.MerchantKey, n int) {
 	t.Helper()
 	events := j.commit(m, n, func(i int) int64 { return int64(i) * 1000 })
 	x.Push(events, events[0].Seq, func() {})
@@ -84,9 +84,9 @@ func closeIndex(t *testing.T, x *Index) {
 	}
 }
 
-func newMerchant(t *testing.T) codec.MerchantKey {
+func newMerchant(t *testing.T) store.MerchantKey {
 	t.Helper()
-	m, err := codec.NewMerchantKey(store.NewMerchantID())
+	m, err := store.NewMerchantKey(store.NewMerchantID())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func newMerchant(t *testing.T) codec.MerchantKey {
 
 // list returns the keys of all events of a merchant, in the order of time. It checks that a listing by name has the same
 // events.
-func list(t *testing.T, x *Index, m codec.MerchantKey) (keys []Key) {
+func list(t *testing.T, x *Index, m store.MerchantKey) (keys []Key) {
 	t.Helper()
 	if err := x.view(t.Context(), m, func(r *reader) error {
 		total, page, err := r.page(NewSelection(store.Query{SortBy: store.ByTime, Asc: true, Limit: math.MaxInt}))
@@ -131,7 +131,7 @@ func TestListingsGoOnWhileRootRecordsAreRead(t *testing.T) {
 	reading, mayGoOn := make(chan struct{}), make(chan struct{})
 	x.Start()
 	j.push(t, x, known, 10)
-	x.load = func(tx *bolt.Tx, m codec.MerchantKey) (*storedTree, error) {
+	x.load = func(tx *bolt.Tx, m store.MerchantKey) (*storedTree, error) {
 		close(reading)
 		<-mayGoOn
 		return loadTree(tx, m)
@@ -174,7 +174,7 @@ func TestListingsGoOnWhileABatchIsApplied(t *testing.T) {
 			if i%chunk == 0 {
 				seq++
 			}
-			events[i] = codec.Event{Merchant: m, Position: codec.Position{Seq: seq, Index: uint16(i % chunk)}, Time: int64(i),
+			events[i] = codec.Event{Merchant: m, Position: store.Position{Seq: seq, Index: uint16(i % chunk)}, Time: int64(i),
 				Series: codec.AppendSeries(nil, "cs_a", "Name", false), Size: 100}
 		}
 		var reading sync.WaitGroup

@@ -10,6 +10,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"mtagd/store"
 	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 )
@@ -36,7 +37,7 @@ const (
 
 // frozenEvents are the events that one merge writes.
 type frozenEvents struct {
-	trees   map[codec.MerchantKey]*recentEvents
+	trees   map[store.MerchantKey]*recentEvents
 	covered uint64 // the events of chunks up to this seq are in the stored trees or in these
 }
 
@@ -112,7 +113,7 @@ func (w *merger) mergeAll(f frozenEvents) error {
 }
 
 // mergeTree writes a merchant's frozen events into its stored tree.
-func (w *merger) mergeTree(m codec.MerchantKey, events *recentEvents, covered uint64) error {
+func (w *merger) mergeTree(m store.MerchantKey, events *recentEvents, covered uint64) error {
 	t, err := w.editTree(m)
 	if err != nil {
 		return err
@@ -140,13 +141,13 @@ func (w *merger) mergeTree(m codec.MerchantKey, events *recentEvents, covered ui
 type treeEdit struct {
 	*merger
 	*storedTree
-	m        codec.MerchantKey
+	m        store.MerchantKey
 	replaced []uint64       // ids of stored nodes that are not in the new tree
 	freed    []freedSubtree // of stored subtrees, likewise
 }
 
 // editTree begins a change of a merchant's stored tree. The caller holds Index.storing.
-func (w *merger) editTree(m codec.MerchantKey) (*treeEdit, error) {
+func (w *merger) editTree(m store.MerchantKey) (*treeEdit, error) {
 	t, err := loadTree(w.tx, m)
 	if err != nil {
 		return nil, err
@@ -238,7 +239,7 @@ func (w *merger) spend(entries int) error {
 
 // deleteSubtree deletes a node that is in no tree, and all below it. The node is deleted last, so that after a kill the
 // others are still found.
-func (w *merger) deleteSubtree(m codec.MerchantKey, id uint64, height uint8) error {
+func (w *merger) deleteSubtree(m store.MerchantKey, id uint64, height uint8) error {
 	if w.nodes.Get(nodeKey(m, id)) == nil {
 		return nil // already deleted, before a kill
 	}
@@ -257,7 +258,7 @@ func (w *merger) deleteSubtree(m codec.MerchantKey, id uint64, height uint8) err
 }
 
 // deleteFrom deletes the nodes of a merchant from an id on.
-func (w *merger) deleteFrom(m codec.MerchantKey, id uint64) error {
+func (w *merger) deleteFrom(m store.MerchantKey, id uint64) error {
 	var last []byte
 	for {
 		k, _ := w.nodes.Cursor().Seek(nodeKey(m, id)) // a new cursor each time, as a deletion moves existing ones

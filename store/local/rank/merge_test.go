@@ -45,7 +45,7 @@ func TestDrillAMergeMayBeCutOffAnywhere(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(5, 6))
-			merchants := []codec.MerchantKey{newMerchant(t), newMerchant(t)}
+			merchants := []store.MerchantKey{newMerchant(t), newMerchant(t)}
 			j := journal{names: with.names, maxSeries: 3, bots: true}
 			recorded := 0
 			commit := func(n int) {
@@ -64,7 +64,7 @@ func TestDrillAMergeMayBeCutOffAnywhere(t *testing.T) {
 
 			commit(1200) // which replaces the run of the others
 			x = j.open(t, dir)
-			want := map[codec.MerchantKey][]Key{}
+			want := map[store.MerchantKey][]Key{}
 			for _, m := range merchants {
 				want[m] = list(t, x, m)
 			}
@@ -290,7 +290,7 @@ func TestAFullDiskIsNoFailureWhileMuchIsInMemory(t *testing.T) {
 }
 
 // waitMerged waits until a merge has stored the merchant's events.
-func waitMerged(t *testing.T, x *Index, m codec.MerchantKey) {
+func waitMerged(t *testing.T, x *Index, m store.MerchantKey) {
 	t.Helper()
 	merged := func() (done bool) {
 		x.mu.Lock()
@@ -369,14 +369,14 @@ func checkNothingLeftBehind(t *testing.T, x *Index) {
 		}
 		reachable := 0
 		if err := tx.Bucket(bucketRoots).ForEach(func(k, _ []byte) error {
-			stored, err := loadTree(tx, codec.MerchantKey(k))
+			stored, err := loadTree(tx, store.MerchantKey(k))
 			if err != nil {
 				return err
 			}
 			nodes := tx.Bucket(bucketNodes)
-			err = countNodes(nodes, codec.MerchantKey(k), &stored.root, &reachable)
+			err = countNodes(nodes, store.MerchantKey(k), &stored.root, &reachable)
 			for i := range stored.runs {
-				err = errors.Join(err, countNodes(nodes, codec.MerchantKey(k), &stored.runs[i].root, &reachable))
+				err = errors.Join(err, countNodes(nodes, store.MerchantKey(k), &stored.runs[i].root, &reachable))
 			}
 			return err
 		}); err != nil {
@@ -391,7 +391,7 @@ func checkNothingLeftBehind(t *testing.T, x *Index) {
 	}
 }
 
-func countNodes(nodes *bolt.Bucket, m codec.MerchantKey, c *child, reachable *int) error {
+func countNodes(nodes *bolt.Bucket, m store.MerchantKey, c *child, reachable *int) error {
 	if c.isEmpty() {
 		return nil
 	}

@@ -86,7 +86,7 @@ func (s *sizes) measure() error {
 		return tx.Bucket(bucketRoots).ForEach(func(k, v []byte) error {
 			if bytes, err := decodeSize(codec.Unseal(k, v)); err == nil && len(k) == 16 {
 				total += bytes
-				all = append(all, merchantSize{codec.MerchantKey(k).ID(), bytes})
+				all = append(all, merchantSize{store.MerchantKey(k).ID(), bytes})
 			}
 			return nil
 		})

@@ -13,7 +13,7 @@ import (
 )
 
 // model is the events that an index must have, by merchant.
-type model map[codec.MerchantKey][]codec.Event
+type model map[store.MerchantKey][]codec.Event
 
 func (events model) add(more []codec.Event) {
 	for _, e := range more {
@@ -22,7 +22,7 @@ func (events model) add(more []codec.Event) {
 }
 
 // remove removes a merchant's events that gone is true for. It returns how many an index says that it has removed.
-func (events model) remove(m codec.MerchantKey, gone func(e *codec.Event) bool) (removed uint64) {
+func (events model) remove(m store.MerchantKey, gone func(e *codec.Event) bool) (removed uint64) {
 	before := len(events[m])
 	events[m] = slices.DeleteFunc(slices.Clone(events[m]), func(e codec.Event) bool { return gone(&e) })
 	return uint64(before - len(events[m]))
@@ -57,7 +57,7 @@ func (events model) check(t *testing.T, rng *rand.Rand, x *Index, when string) {
 }
 
 // checkCounts compares a random summary with that of the model.
-func checkCounts(t *testing.T, rng *rand.Rand, x *Index, m codec.MerchantKey, events []codec.Event, when string) {
+func checkCounts(t *testing.T, rng *rand.Rand, x *Index, m store.MerchantKey, events []codec.Event, when string) {
 	t.Helper()
 	q := store.SummaryQuery{By: []store.SummaryGroup{store.Ungrouped, store.GroupByName, store.GroupByTag}[rng.IntN(3)]}
 	if len(events) == 0 {
@@ -140,7 +140,7 @@ func checkCounts(t *testing.T, rng *rand.Rand, x *Index, m codec.MerchantKey, ev
 }
 
 // checkRandomPage compares a page of a random query.
-func checkRandomPage(t *testing.T, rng *rand.Rand, x *Index, m codec.MerchantKey, events []codec.Event, when string) {
+func checkRandomPage(t *testing.T, rng *rand.Rand, x *Index, m store.MerchantKey, events []codec.Event, when string) {
 	t.Helper()
 	q := store.Query{Asc: rng.IntN(2) == 0, SortBy: store.ByTime, Limit: 1 + rng.IntN(100)}
 	if rng.IntN(2) == 0 {
@@ -189,7 +189,7 @@ func checkRandomPage(t *testing.T, rng *rand.Rand, x *Index, m codec.MerchantKey
 	total := len(want)
 	q.Offset = max(0, []int{rng.IntN(total + 10), 0, total - q.Limit, total - 1, total}[rng.IntN(5)])
 	want = want[min(q.Offset, total):min(q.Offset+q.Limit, total)]
-	positions := make([]codec.Position, 0, len(want))
+	positions := make([]store.Position, 0, len(want))
 	for _, e := range want {
 		positions = append(positions, e.Position)
 	}

@@ -7,6 +7,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"mtagd/store"
 	"mtagd/store/local/codec"
 )
 
@@ -216,6 +217,6 @@ func (s *Selection) overflowOf(series []string) []bool {
 	return members
 }
 
-func newPages(ctx context.Context, tx *bolt.Tx, m codec.MerchantKey, arena *nodeArena) *pages {
+func newPages(ctx context.Context, tx *bolt.Tx, m store.MerchantKey, arena *nodeArena) *pages {
 	return &pages{ctx: ctx, m: m, nodes: tx.Bucket(bucketNodes), loaded: map[uint64]*node{}, arena: arena}
 }

@@ -11,6 +11,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"mtagd/store"
 	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 )
@@ -167,12 +168,12 @@ func storeCovered(tx *bolt.Tx, seq uint64) error {
 	return storeMeta(tx, keyCovered, binary.BigEndian.AppendUint64(nil, seq))
 }
 
-func nodeKey(m codec.MerchantKey, id uint64) []byte {
+func nodeKey(m store.MerchantKey, id uint64) []byte {
 	return binary.BigEndian.AppendUint64(m[:], id)
 }
 
 // loadTree reads a merchant's stored tree.
-func loadTree(tx *bolt.Tx, m codec.MerchantKey) (*storedTree, error) {
+func loadTree(tx *bolt.Tx, m store.MerchantKey) (*storedTree, error) {
 	b := tx.Bucket(bucketRoots).Get(m[:])
 	if b == nil {
 		// The nodes may also be those of a first merge that was cut off.
@@ -191,7 +192,7 @@ func loadTree(tx *bolt.Tx, m codec.MerchantKey) (*storedTree, error) {
 }
 
 // storeTree writes a merchant's root record, and updates the sum of all.
-func storeTree(tx *bolt.Tx, m codec.MerchantKey, t *storedTree) error {
+func storeTree(tx *bolt.Tx, m store.MerchantKey, t *storedTree) error {
 	sum, err := decodeRootSum(loadMeta(tx, keyRoots))
 	if err != nil {
 		return err
@@ -206,7 +207,7 @@ func storeTree(tx *bolt.Tx, m codec.MerchantKey, t *storedTree) error {
 }
 
 // loadNode reads a node of a merchant's stored tree into memory of the arena.
-func loadNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, a *nodeArena) (*node, error) {
+func loadNode(nodes *bolt.Bucket, m store.MerchantKey, id uint64, a *nodeArena) (*node, error) {
 	key := nodeKey(m, id)
 	n, err := decodeNode(codec.Unseal(key, nodes.Get(key)), a)
 	if err != nil {
@@ -215,14 +216,14 @@ func loadNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, a *nodeArena) 
 	return n, nil
 }
 
-func storeNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, n *node) error {
+func storeNode(nodes *bolt.Bucket, m store.MerchantKey, id uint64, n *node) error {
 	key := nodeKey(m, id)
 	return nodes.Put(key, codec.Seal(key, n.encode(nil)))
 }
 
 // freedSubtree is a subtree that is no longer in its merchant's tree, and has not been deleted yet.
 type freedSubtree struct {
-	m      codec.MerchantKey
+	m      store.MerchantKey
 	id     uint64 // of its topmost node
 	height uint8  // 0: only this node
 }
@@ -237,7 +238,7 @@ func loadFreed(tx *bolt.Tx) (all []freedSubtree, err error) {
 		if len(k) != 24 || len(v) != 1 {
 			return fmt.Errorf("index.db: %w: freed subtree", codec.ErrCorrupt)
 		}
-		all = append(all, freedSubtree{codec.MerchantKey(k[:16]), binary.BigEndian.Uint64(k[16:]), v[0]})
+		all = append(all, freedSubtree{store.MerchantKey(k[:16]), binary.BigEndian.Uint64(k[16:]), v[0]})
 		return nil
 	})
 	return all, err

@@ -14,12 +14,12 @@ import (
 // Page returns the positions of the selection's page, in the order of the listing, and the number of all selected events.
 // Both are as of one moment.
 func (x *Index) Page(
-	ctx context.Context, m codec.MerchantKey, s *Selection,
-) (total uint64, page []codec.Position, err error) {
+	ctx context.Context, m store.MerchantKey, s *Selection,
+) (total uint64, page []store.Position, err error) {
 	err = x.view(ctx, m, func(r *reader) error {
 		var events []entry
 		total, events, err = r.page(s)
-		page = make([]codec.Position, len(events))
+		page = make([]store.Position, len(events))
 		for i, e := range events {
 			page[i] = e.Position
 		}

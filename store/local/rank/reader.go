@@ -24,7 +24,7 @@ type reader struct {
 // pages reads the stored nodes of a merchant's trees.
 type pages struct {
 	ctx    context.Context // of the query
-	m      codec.MerchantKey
+	m      store.MerchantKey
 	nodes  *bolt.Bucket
 	loaded map[uint64]*node // nodes that were read, by id
 	arena  *nodeArena       // their memory

@@ -6,7 +6,7 @@ import (
 	"math"
 	"slices"
 
-	"mtagd/store/local/codec"
+	"mtagd/store"
 )
 
 // A removal takes events out of a merchant's stored trees:
@@ -29,7 +29,7 @@ import (
 // Remove removes the events of a merchant that have these keys, and returns how many it has removed, like RemoveBefore. The
 // events must have been applied (Wait); it ignores keys that no event has. The cost depends on the number of keys. If it
 // removes overflow events, it also reads all runs whose range includes one of the keys. Call it between Start and Close.
-func (x *Index) Remove(ctx context.Context, m codec.MerchantKey, keys []Key) (removed uint64, err error) {
+func (x *Index) Remove(ctx context.Context, m store.MerchantKey, keys []Key) (removed uint64, err error) {
 	x.removing.Lock()
 	defer x.removing.Unlock()
 	keys = slices.Clone(keys)
@@ -96,19 +96,19 @@ const removalBatch = 1000
 // RemoveBefore removes a merchant's events before a time (µs since 1970): those that were applied before the call, and
 // perhaps some that are applied meanwhile. It costs a few nodes, however many events there are; the sweeper then deletes
 // the nodes below these. Of overflow events, it reads the runs in which the time is. Call it between Start and Close.
-func (x *Index) RemoveBefore(ctx context.Context, m codec.MerchantKey, time int64) (removed uint64, err error) {
+func (x *Index) RemoveBefore(ctx context.Context, m store.MerchantKey, time int64) (removed uint64, err error) {
 	return x.removeBefore(ctx, m, time, false)
 }
 
 // Drop removes all events of a merchant that were applied before the call, and the names of their series. It costs a few
 // nodes; the sweeper deletes the rest. A root record without events and names stays, so that a replay does not bring the
 // events back. Call it between Start and Close.
-func (x *Index) Drop(ctx context.Context, m codec.MerchantKey) error {
+func (x *Index) Drop(ctx context.Context, m store.MerchantKey) error {
 	_, err := x.removeBefore(ctx, m, math.MaxInt64, true)
 	return err
 }
 
-func (x *Index) removeBefore(ctx context.Context, m codec.MerchantKey, time int64, names bool) (removed uint64, err error) {
+func (x *Index) removeBefore(ctx context.Context, m store.MerchantKey, time int64, names bool) (removed uint64, err error) {
 	x.removing.Lock()
 	defer x.removing.Unlock()
 	if err := x.mergeFirst(ctx, m, func(root *child, _ uint64) bool { return root.first.Time < time }); err != nil {
@@ -175,7 +175,7 @@ func (t *treeEdit) removeNamedBefore(time int64) error {
 
 // mergeFirst has all applied events merged, if it finds events of the merchant in memory that concern the removal: in a tree
 // with this root, while the stored tree covers the events of chunks up to a seq.
-func (x *Index) mergeFirst(ctx context.Context, m codec.MerchantKey, concerns func(root *child, covered uint64) bool) error {
+func (x *Index) mergeFirst(ctx context.Context, m store.MerchantKey, concerns func(root *child, covered uint64) bool) error {
 	if err := x.Failure(); err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (x *Index) mergeFirst(ctx context.Context, m codec.MerchantKey, concerns fu
 }
 
 // edit has change remove events from a merchant's stored tree, if it has one. change may return errNoChange.
-func (x *Index) edit(ctx context.Context, m codec.MerchantKey, change func(t *treeEdit) error) (removed uint64, err error) {
+func (x *Index) edit(ctx context.Context, m store.MerchantKey, change func(t *treeEdit) error) (removed uint64, err error) {
 	x.storing.Lock()
 	defer x.storing.Unlock()
 	w := x.newMerger()

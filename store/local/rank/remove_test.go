@@ -24,7 +24,7 @@ type removals struct {
 }
 
 // commit applies events of a merchant, at times around the present.
-func (r *removals) commit(t *testing.T, m codec.MerchantKey, n int) {
+func (r *removals) commit(t *testing.T, m store.MerchantKey, n int) {
 	t.Helper()
 	now := int64(len(r.commits)) * 1000
 	events := r.journal.commit(m, n, func(int) int64 {
@@ -44,7 +44,7 @@ func (r *removals) commit(t *testing.T, m codec.MerchantKey, n int) {
 }
 
 // remove removes what a random removal removes, from the index and the model.
-func (r *removals) remove(t *testing.T, m codec.MerchantKey) (what string) {
+func (r *removals) remove(t *testing.T, m store.MerchantKey) (what string) {
 	t.Helper()
 	var got, want uint64
 	var err error
@@ -77,7 +77,7 @@ func (r *removals) remove(t *testing.T, m codec.MerchantKey) (what string) {
 	default:
 		share := []float64{0.001, 0.05, 0.5, 0.98}[r.rng.IntN(4)]
 		what = fmt.Sprintf("after %g of the events were removed", share)
-		keys := []Key{{Time: 5, Position: codec.Position{Seq: 1, Index: 60_000}}} // no event has it
+		keys := []Key{{Time: 5, Position: store.Position{Seq: 1, Index: 60_000}}} // no event has it
 		gone := map[Key]bool{}
 		for _, e := range events {
 			if r.rng.Float64() < share {
@@ -113,7 +113,7 @@ func TestDrillRemovedEventsAreGone(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 1))
 			r := &removals{journal: journal{names: madeUp, maxSeries: 30, bots: true}, model: model{}, rng: rng, dir: t.TempDir()}
 			r.reopen(t)
-			merchants := []codec.MerchantKey{newMerchant(t), newMerchant(t)}
+			merchants := []store.MerchantKey{newMerchant(t), newMerchant(t)}
 			for range 40 {
 				m := merchants[rng.IntN(len(merchants))]
 				when := ""
@@ -166,7 +166,7 @@ func TestDrillNodesAreJoinedAfterRemovals(t *testing.T) {
 	var root child
 	var left []entry
 	for i := range 30_000 {
-		e := entry{Key{rng.Int64N(1 << 30), codec.Position{Seq: 1, Index: uint16(i)}}, uint32(i % 3), uint32(i), ""}
+		e := entry{Key{rng.Int64N(1 << 30), store.Position{Seq: 1, Index: uint16(i)}}, uint32(i % 3), uint32(i), ""}
 		left = append(left, e)
 		if err := root.insertAtRoot(e, nil); err != nil {
 			t.Fatal(err)

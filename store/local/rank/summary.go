@@ -15,7 +15,7 @@ import (
 
 // Kept is a merchant, and the time (µs since 1970) from which on its events count.
 type Kept struct {
-	Merchant codec.MerchantKey
+	Merchant store.MerchantKey
 	From     int64
 }
 
@@ -31,7 +31,7 @@ func newSummary(q *store.SummaryQuery) *summary {
 }
 
 func (x *Index) summarize(ctx context.Context, merchants []Kept, s *summary) (result store.Summary, err error) {
-	keys := make([]codec.MerchantKey, len(merchants))
+	keys := make([]store.MerchantKey, len(merchants))
 	for i, m := range merchants {
 		keys[i] = m.Merchant
 	}

@@ -25,7 +25,7 @@ func TestDrillSummariesOfHighTrees(t *testing.T) {
 		for i := range 1000 {
 			tag := []store.TagID{"cs_a", "ss_b"}[rng.IntN(2)]
 			batch = append(batch, codec.Event{
-				Merchant: m, Position: codec.Position{Seq: seq + 1, Index: uint16(i)}, Time: rng.Int64N(1_000_000), Size: 100,
+				Merchant: m, Position: store.Position{Seq: seq + 1, Index: uint16(i)}, Time: rng.Int64N(1_000_000), Size: 100,
 				Series: codec.AppendSeries(nil, tag, fmt.Sprintf("Name%d", rng.IntN(10*rng.IntN(10)+1)), rng.IntN(5) == 0),
 			})
 		}
@@ -53,7 +53,7 @@ func TestASummaryIsOfOneMoment(t *testing.T) {
 		var batch []codec.Event
 		for i := range 100 {
 			batch = append(batch, codec.Event{
-				Merchant: m, Position: codec.Position{Seq: seq, Index: uint16(i)}, Time: int64(seq), Size: 100,
+				Merchant: m, Position: store.Position{Seq: seq, Index: uint16(i)}, Time: int64(seq), Size: 100,
 				Series: codec.AppendSeries(nil, "cs_a", "PageView", false),
 			})
 		}
@@ -100,7 +100,7 @@ func TestASummaryFindsFrequentNamesInAFlood(t *testing.T) {
 			if i%100 == 50 {
 				name = "Wish"
 			}
-			batch = append(batch, codec.Event{Merchant: m, Position: codec.Position{Seq: seq + 1, Index: uint16(i)}, Time: int64(seq)*1000 + int64(i),
+			batch = append(batch, codec.Event{Merchant: m, Position: store.Position{Seq: seq + 1, Index: uint16(i)}, Time: int64(seq)*1000 + int64(i),
 				Series: codec.AppendSeries(nil, "cs_a", name, false)})
 		}
 		if err := x.Replay(batch, seq+1); err != nil {

@@ -6,7 +6,7 @@ import (
 	"sort"
 	"strings"
 
-	"mtagd/store/local/codec"
+	"mtagd/store"
 )
 
 // A merchant's events are in counted B+ trees. The leaves hold one entry per event, ordered by Key. An inner node knows
@@ -17,7 +17,7 @@ import (
 // Key orders events: by time, equal times by position.
 type Key struct {
 	Time int64 // µs since 1970
-	codec.Position
+	store.Position
 }
 
 func (k Key) compare(o Key) int {

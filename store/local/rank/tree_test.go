@@ -11,6 +11,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/testenv"
 )
@@ -94,13 +95,13 @@ func TestDrillTreeHoldsWhatWasInserted(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, 2))
 			const n = 30_000 // three levels
 			w := openMerger(t)
-			var m codec.MerchantKey
+			var m store.MerchantKey
 			var merges uint64
 			series := newDictionary(make([]string, 8), maxSeries)
 			var recentRoot child
 			var want []entry
 			for i := range n {
-				e := entry{Key{timeOf(rng, i), codec.Position{Seq: uint64(1000 + i/5), Index: uint16(i % 5)}}, uint32(rng.IntN(8)), uint32(rng.IntN(300)), ""}
+				e := entry{Key{timeOf(rng, i), store.Position{Seq: uint64(1000 + i/5), Index: uint16(i % 5)}}, uint32(rng.IntN(8)), uint32(rng.IntN(300)), ""}
 				want = append(want, e)
 				if err := recentRoot.insertAtRoot(e, nil); err != nil {
 					t.Fatal(err)
@@ -150,7 +151,7 @@ func TestDrillTreesAreReadAsOne(t *testing.T) {
 			var trees [3]child
 			var want []entry
 			for i := range n {
-				e := entry{Key{timeOf(rng, i), codec.Position{Seq: uint64(1000 + i/5), Index: uint16(i % 5)}}, uint32(rng.IntN(8)), uint32(rng.IntN(300)), ""}
+				e := entry{Key{timeOf(rng, i), store.Position{Seq: uint64(1000 + i/5), Index: uint16(i % 5)}}, uint32(rng.IntN(8)), uint32(rng.IntN(300)), ""}
 				want = append(want, e)
 				if err := trees[i*len(trees)/n].insertAtRoot(e, nil); err != nil {
 					t.Fatal(err)
@@ -209,7 +210,7 @@ func compareWithSorted(t *testing.T, rng *rand.Rand, r *reader, want []entry) {
 }
 
 func FuzzNode(f *testing.F) {
-	first, other := entry{Key{5, codec.Position{Seq: 7, Index: 1}}, 2, 300, ""}, entry{Key{1, codec.Position{Seq: 2, Index: 3}}, 4, 200, ""}
+	first, other := entry{Key{5, store.Position{Seq: 7, Index: 1}}, 2, 300, ""}, entry{Key{1, store.Position{Seq: 2, Index: 3}}, 4, 200, ""}
 	firstNamed, otherNamed := first, other
 	firstNamed.name, otherNamed.name = "Purchase", "PageView"
 	for _, b := range slices.Concat(nodesOf(first), nodesOf(other), nodesOf(firstNamed), nodesOf(otherNamed)) {
@@ -278,7 +279,7 @@ func TestDrillASnapshotDoesNotChange(t *testing.T) {
 		if rng.IntN(1000) == 0 {
 			snapshots[i] = root.share()
 		}
-		e := entry{Key{rng.Int64N(1 << 30), codec.Position{Seq: uint64(i)}}, uint32(1 + i%3), uint32(rng.IntN(300)), []string{"", "A", "B"}[rng.IntN(3)]}
+		e := entry{Key{rng.Int64N(1 << 30), store.Position{Seq: uint64(i)}}, uint32(1 + i%3), uint32(rng.IntN(300)), []string{"", "A", "B"}[rng.IntN(3)]}
 		all = append(all, e)
 		if err := root.insertAtRoot(e, nil); err != nil {
 			t.Fatal(err)

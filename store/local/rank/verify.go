@@ -6,15 +6,15 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"mtagd/store"
 	"mtagd/store/local/boltfile"
-	"mtagd/store/local/codec"
 )
 
 // Check is what Verify reports to. One goroutine makes all calls, and no transaction is open meanwhile.
 type Check struct {
-	Wrong func(m codec.MerchantKey, err error)            // m is zero when it concerns the whole file
-	Event func(m codec.MerchantKey, k Key, series string) // each event in the stored trees; series as it is counted
-	Tags  func(m codec.MerchantKey, series []string)      // the series of each merchant's stored tree
+	Wrong func(m store.MerchantKey, err error)            // m is zero when it concerns the whole file
+	Event func(m store.MerchantKey, k Key, series string) // each event in the stored trees; series as it is counted
+	Tags  func(m store.MerchantKey, series []string)      // the series of each merchant's stored tree
 	Read  func(done, total uint64)                        // after each short read
 }
 
@@ -46,14 +46,14 @@ func (x *Index) StoredUpTo() (covered uint64, err error) {
 func (x *Index) Verify(ctx context.Context, c Check) error {
 	v := verifier{x: x, ctx: ctx, Check: c}
 	if err := boltfile.Check(x.db); err != nil {
-		c.Wrong(codec.MerchantKey{}, err)
+		c.Wrong(store.MerchantKey{}, err)
 	}
 	merchants, err := x.StoredMerchants()
 	if err != nil {
-		c.Wrong(codec.MerchantKey{}, err)
+		c.Wrong(store.MerchantKey{}, err)
 	}
 	if v.total, err = x.countEvents(func(error) {}); err != nil { // verifying the merchant finds the damage again
-		c.Wrong(codec.MerchantKey{}, err)
+		c.Wrong(store.MerchantKey{}, err)
 	}
 	for _, m := range merchants {
 		if err := v.merchant(m); err != nil {
@@ -68,7 +68,7 @@ func (x *Index) Verify(ctx context.Context, c Check) error {
 
 // ScanEvents calls use with the events in a merchant's stored tree, in the order of their keys; series is as it is counted.
 // An event that is stored or removed meanwhile may be among them or not.
-func (x *Index) ScanEvents(ctx context.Context, m codec.MerchantKey, use func(k Key, series string)) error {
+func (x *Index) ScanEvents(ctx context.Context, m store.MerchantKey, use func(k Key, series string)) error {
 	_, err := scan(ctx, x.db, m, times, func(e *entry, series []string) { use(e.Key, series[e.series]) })
 	return err
 }
@@ -84,7 +84,7 @@ type verifier struct {
 }
 
 // merchant verifies a merchant's stored trees.
-func (v *verifier) merchant(m codec.MerchantKey) error {
+func (v *verifier) merchant(m store.MerchantKey) error {
 	known := 0 // series
 	for tree, more := times, true; more; tree++ {
 		var err error

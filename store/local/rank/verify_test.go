@@ -8,6 +8,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"mtagd/store"
 	"mtagd/store/local/codec"
 )
 
@@ -27,8 +28,8 @@ func TestANodeThatDoesNotFit(t *testing.T) {
 		}
 		verify := func() (wrong []string) {
 			if err := x.Verify(t.Context(), Check{
-				Wrong: func(_ codec.MerchantKey, err error) { wrong = append(wrong, err.Error()) },
-				Event: func(codec.MerchantKey, Key, string) {}, Tags: func(codec.MerchantKey, []string) {}, Read: func(uint64, uint64) {},
+				Wrong: func(_ store.MerchantKey, err error) { wrong = append(wrong, err.Error()) },
+				Event: func(store.MerchantKey, Key, string) {}, Tags: func(store.MerchantKey, []string) {}, Read: func(uint64, uint64) {},
 			}); err != nil {
 				t.Fatal(err)
 			}
@@ -80,8 +81,8 @@ func TestNamesThatDoNotFit(t *testing.T) {
 	verify := func() (wrong []string) {
 		t.Helper()
 		if err := x.Verify(t.Context(), Check{
-			Wrong: func(_ codec.MerchantKey, err error) { wrong = append(wrong, err.Error()) },
-			Event: func(codec.MerchantKey, Key, string) {}, Tags: func(codec.MerchantKey, []string) {}, Read: func(uint64, uint64) {},
+			Wrong: func(_ store.MerchantKey, err error) { wrong = append(wrong, err.Error()) },
+			Event: func(store.MerchantKey, Key, string) {}, Tags: func(store.MerchantKey, []string) {}, Read: func(uint64, uint64) {},
 		}); err != nil {
 			t.Fatal(err)
 		}

@@ -104,8 +104,8 @@ type counted struct {
 	n      int
 }
 
-// counts passes the numbers of events of nodes: with listCounters those of each bucket, with countCounters not.
-func (s *selection) counts(ctx context.Context, tx pgx.Tx, sql string, nodes []node, use func(c counted)) error {
+// countNodes passes the numbers of events of nodes: with listCounters those of each bucket, with countCounters not.
+func (s *selection) countNodes(ctx context.Context, tx pgx.Tx, sql string, nodes []node, use func(c counted)) error {
 	var at []int32
 	var levels []int16
 	var names []string
@@ -190,7 +190,7 @@ func (s *selection) scanCounts(ctx context.Context, tx pgx.Tx, use func(c counte
 
 // countAll sets each node's number of events.
 func (s *selection) countAll(ctx context.Context, tx pgx.Tx, nodes []node) error {
-	return s.counts(ctx, tx, countCounters, nodes, func(c counted) { nodes[c.node].n += c.n })
+	return s.countNodes(ctx, tx, countCounters, nodes, func(c counted) { nodes[c.node].n += c.n })
 }
 
 // expand returns, for each node, its buckets that have events, in the order of time. A node with one bucket is split into
@@ -203,7 +203,7 @@ func (s *selection) expand(ctx context.Context, tx pgx.Tx, nodes []node) (childr
 		}
 	}
 	found := make([]map[int64]int, len(nodes))
-	if err := s.counts(ctx, tx, listCounters, below, func(c counted) {
+	if err := s.countNodes(ctx, tx, listCounters, below, func(c counted) {
 		if found[c.node] == nil {
 			found[c.node] = map[int64]int{}
 		}

@@ -113,7 +113,7 @@ func (s *summing) sumUp(ctx context.Context) (sum store.Summary, err error) {
 		}
 		for _, tag := range tags { // a merchant has at most three
 			of.tag = tag
-			if err := of.counts(ctx, s.tx, listCounters, nodes, func(c counted) {
+			if err := of.countNodes(ctx, s.tx, listCounters, nodes, func(c counted) {
 				s.addToBucket(&sum.All, nodes[c.node], c)
 				if s.q.By == store.GroupByTag {
 					s.addToBucket(groupOf(groups, *tag, len(s.starts)), nodes[c.node], c)
@@ -132,7 +132,7 @@ func (s *summing) sumUp(ctx context.Context) (sum store.Summary, err error) {
 				named = append(named, n)
 			}
 		}
-		if err := of.counts(ctx, s.tx, listCounters, named, func(c counted) {
+		if err := of.countNodes(ctx, s.tx, listCounters, named, func(c counted) {
 			s.addToBucket(groupOf(groups, named[c.node].name, len(s.starts)), named[c.node], c)
 		}); err != nil {
 			return sum, err

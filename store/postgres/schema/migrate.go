@@ -66,8 +66,8 @@ func updateSchema(ctx context.Context, pool *pgxpool.Pool) error {
 	return checkVersion(version)
 }
 
-// Check returns an error for a newer schema. It changes nothing.
-func Check(ctx context.Context, pool *pgxpool.Pool) error {
+// CheckNotNewer returns an error for a newer schema. It changes nothing.
+func CheckNotNewer(ctx context.Context, pool *pgxpool.Pool) error {
 	version, err := VersionOf(ctx, pool)
 	if err != nil || version < Version {
 		return err

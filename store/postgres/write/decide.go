@@ -106,20 +106,17 @@ func (f *flush) decide() {
 			l := f.linkOfFirst(i.merchant, who)
 			muid, i.mark.ByClaim = l.muid, l.source != store.BySecret
 		}
-		if i.mark.Outcome = rules.Outcome(f.refusal(i.merchant, who, muid), muid); i.mark.Outcome != 0 {
+		repeats := i.mark.DedupeID != "" && f.fresh[i.dedup] != claimed
+		i.mark.Outcome = rules.Outcome(f.refusal(i.merchant, who, muid), muid, repeats)
+		if i.mark.Outcome != store.Recorded {
 			continue
 		}
 		if i.mark.DedupeID != "" {
-			if f.fresh[i.dedup] != claimed {
-				i.mark.Outcome = store.Duplicate
-				continue
-			}
 			f.fresh[i.dedup] = used
 		}
 		if who.MUID != "" {
 			f.linkTo(i.merchant, who)
 		}
-		i.mark.Outcome = store.Recorded
 		f.events = append(f.events, event{i.merchant, i.mark, muid})
 	}
 }

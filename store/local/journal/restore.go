@@ -75,9 +75,9 @@ func (w *Writer) Put(e codec.Entry) error {
 	return w.keys.db.Put(e)
 }
 
-// formerFormats are those before 1.0.0. A link was a muid alone then, which never begins with linkMark. It becomes a claimed
-// link.
-var formerFormats = []string{"3", "4"}
+// formerFormats are those before 1.0.0. Before "5" a link was a muid alone, which never begins with linkMark. It becomes a
+// claimed link.
+var formerFormats = []string{"3", "4", "5"}
 
 // isFormerKey reports whether a key is of an entry that 1.0.0 and earlier versions wrote, and that is not read any more.
 func isFormerKey(key []byte) bool {

@@ -245,7 +245,7 @@ func TestASnapshotStaysAsItWas(t *testing.T) {
 	}
 }
 
-// A backup of a version before 1.0.0 has links that this version does not read: it is refused, and verify says so too.
+// A backup of a later version is refused, and verify says so too. Those of the versions before 1.0.0 are read.
 func TestEntriesOfAnotherFormatAreRefused(t *testing.T) {
 	w, err := Create(t.TempDir(), quiet)
 	testenv.Check(t, err)
@@ -255,6 +255,13 @@ func TestEntriesOfAnotherFormatAreRefused(t *testing.T) {
 	for _, err := range []error{checked, w.Put(old)} {
 		if !errors.Is(err, codec.UnknownFormat{Found: "7", Known: Format}) {
 			t.Errorf("an entry of format 7: %v", err)
+		}
+	}
+	for _, format := range []string{"3", "4", "5"} {
+		former := codec.Entry{Key: []byte{prefixFormat}, Value: []byte(format), Version: 1}
+		_, checked := CheckEntry(former)
+		if err := errors.Join(checked, w.Put(former)); err != nil {
+			t.Errorf("an entry of format %s: %v", format, err)
 		}
 	}
 }

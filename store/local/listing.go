@@ -25,9 +25,9 @@ type reader struct {
 	verifying sync.RWMutex // held for reading by long reads, which Close waits for: verifications, the feed, personal data
 }
 
-// retainedFrom is rules.RetainedFrom for a merchant.
+// retainedFrom is rules.RetainedFrom for a merchant, or later while expired events are removed.
 func (r *reader) retainedFrom(id store.MerchantID) int64 {
-	return rules.RetainedFrom(r.control.RetentionOf(id), r.now())
+	return max(rules.RetainedFrom(r.control.RetentionOf(id), r.now()), r.expiringBefore(id))
 }
 
 // Events implements store.Events:

@@ -3,13 +3,19 @@ package local
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"iter"
+	"maps"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
+	"mtagd/store/local/codec"
+	"mtagd/store/local/durable"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
 )
@@ -30,26 +36,91 @@ func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID, before int6
 		return false, err
 	}
 	expired, _, err := r.expired(ctx, m, before, 1)
-	if err != nil || expired == 0 {
+	if err != nil {
 		return false, err
+	}
+	if expired == 0 {
+		return false, r.setExpiring(id, math.MinInt64)
 	}
 	if err := cmp.Or(r.broken(id), r.archiver.moveTo(ctx, r.journal.Committed())); err != nil {
 		return false, err
 	}
+	if err := r.setExpiring(id, before); err != nil {
+		return false, err
+	}
 	left, err := r.expireKnown(ctx, m, before)
-	if err != nil || !left {
-		return true, err
+	if err == nil && left {
+		if err = r.archiver.moveTo(ctx, r.journal.Committed()); err == nil {
+			_, err = r.rewriteBefore(ctx, m, store.Position{}, endOfTime, before)
+		}
 	}
-	if err := r.archiver.moveTo(ctx, r.journal.Committed()); err != nil {
-		return true, err
+	if err == nil {
+		err = r.setExpiring(id, math.MinInt64)
 	}
-	_, err = r.rewriteBefore(ctx, m, store.Position{}, endOfTime, before)
 	return true, err
+}
+
+// ExpiredBefore implements removal.Engine. What was begun is finished, though the retention is longer now.
+func (r *remover) ExpiredBefore(id store.MerchantID, now time.Time) int64 {
+	return max(r.Data.ExpiredBefore(id, now), r.expiringBefore(id))
+}
+
+// Expiring is rules.Data.Expiring, with the merchants whose removal has begun.
+func (r *remover) Expiring() []store.MerchantID {
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	all := slices.AppendSeq(r.Data.Expiring(), maps.Keys(r.expiring))
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// expiringFile has, for merchants whose expired events are being removed, the time (µs since 1970) before which. Earlier
+// events are in no answer, whatever the retention and the clock are then, until the archive and the index are without them.
+const expiringFile = "expiring"
+
+// readExpiring reads DIR/expiring. Without it, as when it is damaged, what is half removed may count as lost.
+func readExpiring(dir string) map[store.MerchantID]int64 {
+	all := map[store.MerchantID]int64{}
+	if b, err := os.ReadFile(filepath.Join(dir, expiringFile)); err == nil {
+		_ = json.Unmarshal(codec.Unseal([]byte(expiringFile), b), &all)
+	}
+	return all
+}
+
+// expiringBefore returns the time of a merchant in DIR/expiring; math.MinInt64 when it has none.
+func (s *stored) expiringBefore(id store.MerchantID) int64 {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	if before, ok := s.expiring[id]; ok {
+		return before
+	}
+	return math.MinInt64
+}
+
+// setExpiring writes the time of a merchant into DIR/expiring; math.MinInt64 takes it out. The caller holds busy.
+func (r *remover) setExpiring(id store.MerchantID, before int64) error {
+	if before == r.expiringBefore(id) {
+		return nil
+	}
+	all := maps.Clone(r.expiring) // only the holder of busy changes it
+	if all[id] = before; before == math.MinInt64 {
+		delete(all, id)
+	}
+	b, err := json.Marshal(all)
+	if err == nil {
+		err = durable.ReplaceFile(filepath.Join(r.dir, expiringFile), codec.Seal([]byte(expiringFile), b))
+	}
+	if err == nil {
+		r.changing.Lock()
+		r.expiring = all
+		r.changing.Unlock()
+	}
+	return err
 }
 
 // expireKnown removes the expired events that the index has: first from the archive, because the index knows where they
 // are, and then from the index. After a kill in between, the index has events that the archive does not have. They are
-// past the retention, so no answer has them, and the next call removes them. left reports whether the archive may have
+// before the time in DIR/expiring, so no answer has them, and the next call removes them. left reports whether the archive may have
 // more expired events: backdated ones that came in meanwhile.
 func (r *remover) expireKnown(ctx context.Context, m store.MerchantKey, from int64) (left bool, err error) {
 	total, positions, err := r.expired(ctx, m, from, maxExpired)

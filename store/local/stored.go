@@ -35,6 +35,8 @@ type stored struct {
 	changed map[store.MerchantKey]uint64 // the number of the last change
 	changes uint64
 	removed map[store.MerchantKey]uint64 // how many events
+
+	expiring map[store.MerchantID]int64 // DIR/expiring; guarded by changing
 }
 
 // lastChunk returns the number of the last chunk of the archive and the journal; 0 when there is none.

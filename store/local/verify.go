@@ -63,6 +63,7 @@ func (r *reader) Verify(ctx context.Context, v store.Verification) (store.Verifi
 // opened is a finding. It fails with store.ErrInUse when another process has the data open.
 func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ store.Verified, err error) {
 	w := verifierOfClosed(ctx, v)
+	w.expiring = readExpiring(dir)
 	defer func() { err = errors.Join(err, w.close()) }()
 	if w.control, err = control.OpenReadOnly(dir); err != nil {
 		if errors.Is(err, store.ErrInUse) {
@@ -255,7 +256,7 @@ func (v *verifier) sums(m store.MerchantKey) *merchantSums {
 	if s == nil {
 		s = &merchantSums{series: map[string]bool{}, retainedFrom: math.MinInt64}
 		if v.control != nil {
-			s.retainedFrom = rules.RetainedFrom(v.control.RetentionOf(m.ID()), v.now)
+			s.retainedFrom = max(rules.RetainedFrom(v.control.RetentionOf(m.ID()), v.now), v.expiringBefore(m.ID()))
 		}
 		v.indexed[m] = s
 	}

@@ -49,18 +49,24 @@ RACE = $(shell command -v $$($(GO) env CC) >/dev/null && echo -race)
 # would use GOTMPDIR, too, so the tests run without it. Without atexit_sleep_ms, the race detector would sleep for a second at
 # the end of each. With GOGC, the compiler and the linker collect garbage less often, but not the tests. -pgo=off ignores the
 # profile in cmd/mtagd: with it, every package would be compiled twice. -vet=off, because vet looks at everything.
-# -ldflags=-w, because linking is much faster without tables for a debugger.
+# -ldflags=-w, because linking is much faster without tables for a debugger. With -trimpath, and without cgo where the race detector does
+# not need it, everything is compiled as for TestRelease and in other clones, so it is in the cache.
 MEMORY = $(shell if test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 2>/dev/null && ! grep -q ' /dev/shm .*noexec' /proc/mounts; \
 	then echo /dev/shm; else echo "$${TMPDIR:-/tmp}"; fi)
 
-TEST = GORACE=atexit_sleep_ms=50 GOGC=400 GOTMPDIR=$(or $(TMPDIR),/tmp) TMPDIR=$(MEMORY) $(GO) test -pgo=off -vet=off -ldflags=-w -timeout 30m -exec 'env -u GOTMPDIR -u GOGC'
+GO_ENV = GORACE=atexit_sleep_ms=50 GOGC=400 GOTMPDIR=$(or $(TMPDIR),/tmp) TMPDIR=$(MEMORY) GOFLAGS="$$($(GO) env GOFLAGS) -trimpath -pgo=off"
+TEST_FLAGS = -vet=off -ldflags=-w -timeout 30m -exec 'env -u GOTMPDIR -u GOGC'
+TEST = CGO_ENABLED=0 $(GO_ENV) $(GO) test $(TEST_FLAGS)
+TEST_RACE = $(if $(RACE),$(GO_ENV) $(GO) test $(RACE) $(TEST_FLAGS),$(TEST))
 
-# Every test. The file in the variable SKIPPED gets what was missing (package testenv).
+# Every test. The file in the variable SKIPPED gets what was missing (package testenv). go list compiles what the two runs without the race
+# detector share: side by side, both would compile it.
 test: needs
 	@out=$$(mktemp -d) && trap 'rm -r $$out' EXIT && export SKIPPED=$$out/skipped && { \
+	{ CGO_ENABLED=0 $(GO_ENV) $(GO) list -export -test -deps $(PLAIN) $(PROGRAM) $(DRILLED) >$$out/compiled 2>&1; \
 	{ $(TEST) -p 1 $(PLAIN) || touch $$out/failed; } & \
-	{ $(TEST) -p 2 -run '$(DRILLS)|$(COMMANDS)' $(PROGRAM) $(DRILLED) || touch $$out/failed; } & \
-	$(TEST) $(RACE) -p 3 -skip '$(COMMANDS)' $(FIRST) $(filter-out $(PLAIN),$(shell $(GO) list ./...)) || touch $$out/failed; \
+	{ $(TEST) -p 2 -run '$(DRILLS)|$(COMMANDS)' $(PROGRAM) $(DRILLED) || touch $$out/failed; }; wait; } & \
+	$(TEST_RACE) -p 3 -skip '$(COMMANDS)' $(FIRST) $(filter-out $(PLAIN),$(shell $(GO) list ./...)) || touch $$out/failed; \
 	wait; } | tee $$out/log; \
 	echo "What took longest, in seconds:"; awk '($$1 == "ok" || $$1 == "FAIL") && $$3 ~ /s$$/ { print $$3, $$2 }' $$out/log | sort -rn | head -n 10; \
 	test -n "$(RACE)" || echo "no C compiler: the race detector was off" >>$$out/skipped; \
@@ -69,7 +75,7 @@ test: needs
 
 # The tests of PACKAGES once more, with and without the race detector, one package at a time. CI runs it for what failed.
 again:
-	$(TEST) $(RACE) -count=1 -p 1 $(PACKAGES)
+	$(TEST_RACE) -count=1 -p 1 $(PACKAGES)
 	$(TEST) -count=1 -p 1 -run '$(DRILLS)|$(COMMANDS)' $(PACKAGES)
 
 # The drills of make test, at DRILLS times as many random places. A drill that fails prints its seed, which DRILL_SEED repeats.

@@ -102,10 +102,13 @@ func TestTheOrdersOfConsentPlatforms(t *testing.T) {
 	w.page("/", w.snippet(false))
 	open, page := w.visit("/"), w.tab()
 	for i, tt := range platforms {
+		if i == 2 && browserOf(t) == inFirefox {
+			break // the others differ in the calls alone
+		}
 		path := fmt.Sprint("/platform", i)
 		parts := []string{w.initWith(`{ consentMode: true }`), fmt.Sprintf(platformPage, tt.calls)}
 		w.page(path, gtag+parts[i%2]+parts[1-i%2]) // the tag may come before the platform
-		sent := 0
+		sent, loads := 0, 0
 		for _, step := range []struct{ earlier, say, event string }{
 			{"", "", ""},
 			{"", "'granted', 'granted'", "Granted"},
@@ -114,8 +117,8 @@ func TestTheOrdersOfConsentPlatforms(t *testing.T) {
 			{"granted+denied", "", "Denied"},
 		} {
 			if step.say == "" {
-				page.goTo("about:blank") // another hash alone would load nothing
-				page.goTo(w.gate.url(shopHost) + path + "#" + step.earlier)
+				loads++ // another hash alone would load nothing
+				page.goTo(fmt.Sprintf("%s%s?%d#%s", w.gate.url(shopHost), path, loads, step.earlier))
 				sent++
 			}
 			page.do(`mtag('event', 'Before')`)
@@ -490,18 +493,22 @@ func TestEachStateOfConsent(t *testing.T) {
 	for i, tt := range []struct {
 		name, options, calls string
 		granted, ads         bool
+		firefox              bool // it is tested there too
 	}{
-		{"no call yet", `{ consentMode: true }`, ``, false, false},
-		{"waiting for an update", `{ consentMode: true }`, `gtag('consent', 'default', { analytics_storage: 'granted', ad_storage: 'granted', wait_for_update: 60000 });`, false, false},
-		{"denied", `{ consentMode: true }`, denied, false, false},
-		{"granted", `{ consentMode: true, debug: true }`, denied + `gtag('consent', 'update', { analytics_storage: 'granted', ad_storage: 'granted' });`, true, true},
-		{"ad_storage denied", `{ consentMode: true, debug: true }`, denied + `gtag('consent', 'update', { analytics_storage: 'granted' });`, true, false},
-		{"granted, then denied", `{ consent: true }`, `mtag('consent', { analytics_storage: 'denied', ad_storage: 'denied' });`, false, false},
-		{"only ads granted", `{ consent: false, debug: true }`, `mtag('consent', { ad_storage: 'granted', ad_user_data: 'granted' });`, false, false},
-		{"granted, then ads denied", `{ consent: true }`, `mtag('consent', { ad_storage: 'denied' });`, true, false},
-		{"denied, then granted", `{ consent: false }`, `mtag('consent', { analytics_storage: 'granted', ad_storage: 'granted' });`, true, true},
-		{"denied in an unknown word", `{ consent: true }`, `mtag('consent', { analytics_storage: 'no', ad_storage: 'no' });`, false, false},
+		{"no call yet", `{ consentMode: true }`, ``, false, false, false},
+		{"waiting for an update", `{ consentMode: true }`, `gtag('consent', 'default', { analytics_storage: 'granted', ad_storage: 'granted', wait_for_update: 60000 });`, false, false, false},
+		{"denied", `{ consentMode: true }`, denied, false, false, true},
+		{"granted", `{ consentMode: true, debug: true }`, denied + `gtag('consent', 'update', { analytics_storage: 'granted', ad_storage: 'granted' });`, true, true, true},
+		{"ad_storage denied", `{ consentMode: true, debug: true }`, denied + `gtag('consent', 'update', { analytics_storage: 'granted' });`, true, false, true},
+		{"granted, then denied", `{ consent: true }`, `mtag('consent', { analytics_storage: 'denied', ad_storage: 'denied' });`, false, false, false},
+		{"only ads granted", `{ consent: false, debug: true }`, `mtag('consent', { ad_storage: 'granted', ad_user_data: 'granted' });`, false, false, false},
+		{"granted, then ads denied", `{ consent: true }`, `mtag('consent', { ad_storage: 'denied' });`, true, false, false},
+		{"denied, then granted", `{ consent: false }`, `mtag('consent', { analytics_storage: 'granted', ad_storage: 'granted' });`, true, true, false},
+		{"denied in an unknown word", `{ consent: true }`, `mtag('consent', { analytics_storage: 'no', ad_storage: 'no' });`, false, false, false},
 	} {
+		if !tt.firefox && browserOf(t) == inFirefox {
+			continue // it differs in the calls alone
+		}
 		path := fmt.Sprint("/state", i)
 		head := gtag + strings.Replace(w.snippetWith("attribution"), "{ consent: true }", tt.options, 1) + "<script>" + tt.calls + "</script>"
 		w.page(path, head)
@@ -534,7 +541,6 @@ func TestEachStateOfConsent(t *testing.T) {
 		}
 		tab.do(`mtag('consent', false)`)
 		tab.wantNoTrace()
-		tab.goTo("about:blank")
 	}
 	w.gate.mu.Lock()
 	defer w.gate.mu.Unlock()

@@ -22,7 +22,7 @@ type losing struct {
 	round int
 }
 
-const lostOf = 1500 // visitors, with one event each
+const lostOf = 600 // visitors, with one event each
 
 func (x *losing) open() {
 	e, err := Open(x.dir, Options{Log: quiet, unhealed: true})

@@ -13,6 +13,7 @@ import (
 type Run struct {
 	events []runEvent
 	bodies []byte
+	large  int // bytes of a whole run
 }
 
 type runEvent struct {
@@ -21,18 +22,22 @@ type runEvent struct {
 	from, to uint32 // of the body
 }
 
+// smallRun is how many bytes of bodies grow step by step. Few directories have more, and they get room for a whole run at once.
+const smallRun = 1 << 20
+
 // Append adds an event. It copies the body. The events of a merchant come in the order of positions.
 func (r *Run) Append(m store.MerchantKey, at store.Position, body []byte) {
 	from := len(r.bodies)
+	if from > smallRun && from+len(body) > cap(r.bodies) {
+		r.bodies = slices.Grow(r.bodies, max(r.large-from, len(body)))
+	}
 	r.bodies = append(r.bodies, body...)
 	r.events = append(r.events, runEvent{m, at, uint32(from), uint32(len(r.bodies))})
 }
 
-// Reset removes all events, and keeps their memory for others: at least this many bytes of bodies, and those of one more
-// chunk.
-func (r *Run) Reset(bytes int) {
-	r.events, r.bodies = r.events[:0], slices.Grow(r.bodies[:0], bytes+bytes/64)
-}
+// Reset removes all events, and keeps their memory for others: a run of at least this many bytes of bodies, and those of one
+// more chunk.
+func (r *Run) Reset(bytes int) { r.events, r.bodies, r.large = r.events[:0], r.bodies[:0], bytes+bytes/64 }
 
 // Bytes returns the size of all bodies. It must stay below 4 GiB.
 func (r *Run) Bytes() int { return len(r.bodies) }

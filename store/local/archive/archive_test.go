@@ -677,3 +677,24 @@ func TestBlocksOfTheFirstReleaseStay(t *testing.T) {
 		t.Errorf("%d of 50 blocks are left", left)
 	}
 }
+
+// Every open directory has a run, and few have much to move.
+func TestARunTakesTheMemoryThatItNeeds(t *testing.T) {
+	var run Run
+	run.Reset(16 << 20)
+	body := make([]byte, 1000)
+	run.Append(merchant(1), codec.Position{}, body)
+	if got := cap(run.bodies); got > smallRun {
+		t.Errorf("one event takes %d bytes", got)
+	}
+	for run.Bytes() < 2*smallRun {
+		run.Append(merchant(1), codec.Position{}, body)
+	}
+	large := cap(run.bodies)
+	for run.Bytes() < 16<<20 {
+		run.Append(merchant(1), codec.Position{}, body)
+	}
+	if cap(run.bodies) != large {
+		t.Errorf("a run of %d bytes has moved to %d bytes", large, cap(run.bodies))
+	}
+}

@@ -37,7 +37,9 @@ func (r *Run) Append(m store.MerchantKey, at store.Position, body []byte) {
 
 // Reset removes all events, and keeps their memory for others: a run of at least this many bytes of bodies, and those of one
 // more chunk.
-func (r *Run) Reset(bytes int) { r.events, r.bodies, r.large = r.events[:0], r.bodies[:0], bytes+bytes/64 }
+func (r *Run) Reset(bytes int) {
+	r.events, r.bodies, r.large = r.events[:0], r.bodies[:0], bytes+bytes/64
+}
 
 // Bytes returns the size of all bodies. It must stay below 4 GiB.
 func (r *Run) Bytes() int { return len(r.bodies) }

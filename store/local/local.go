@@ -120,7 +120,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 		return nil, err
 	}
 	s := &stored{dir: dir, log: opt.Log, shorts: newShorts(), changed: map[store.MerchantKey]uint64{}, removed: map[store.MerchantKey]uint64{},
-		expiring: readExpiring(dir)}
+		expiring: readExpiring(dir, opt.Log)}
 	e := &engine{Data: data}
 	e.OwnerOf = data.Directory().Owner
 	s.opened, e.close = context.WithCancel(context.Background())

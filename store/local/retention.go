@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"iter"
+	"log/slog"
 	"maps"
 	"math"
 	"os"
@@ -78,11 +81,15 @@ func (r *remover) Expiring() []store.MerchantID {
 // events are in no answer, whatever the retention and the clock are then, until the archive and the index are without them.
 const expiringFile = "expiring"
 
-// readExpiring reads DIR/expiring. Without it, as when it is damaged, what is half removed may count as lost.
-func readExpiring(dir string) map[store.MerchantID]int64 {
+// readExpiring reads DIR/expiring. Without it, events that are half removed may count as lost.
+func readExpiring(dir string, log *slog.Logger) map[store.MerchantID]int64 {
 	all := map[store.MerchantID]int64{}
-	if b, err := os.ReadFile(filepath.Join(dir, expiringFile)); err == nil {
-		_ = json.Unmarshal(codec.Unseal([]byte(expiringFile), b), &all)
+	b, err := os.ReadFile(filepath.Join(dir, expiringFile))
+	if err == nil {
+		err = json.Unmarshal(codec.Unseal([]byte(expiringFile), b), &all)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		log.Warn("the file expiring is damaged: events past the retention that were half removed may count as lost", "dir", dir, "error", err)
 	}
 	return all
 }

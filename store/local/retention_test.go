@@ -1,11 +1,14 @@
 package local
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -209,4 +212,16 @@ func TestALongerRetentionWhileEventsAreRemoved(t *testing.T) {
 		t.Errorf("damage is named: %v", err)
 	}
 	closeEngine(t, x.engine)
+}
+
+func TestADamagedFileOfExpiringMerchantsIsAWarning(t *testing.T) {
+	dir, log := t.TempDir(), new(bytes.Buffer)
+	logger := slog.New(slog.NewTextHandler(log, nil))
+	if all := readExpiring(dir, logger); len(all) > 0 || log.Len() > 0 {
+		t.Errorf("without the file: %v, %s", all, log)
+	}
+	testenv.Check(t, os.WriteFile(filepath.Join(dir, expiringFile), []byte(`{}1234`), 0o600))
+	if all := readExpiring(dir, logger); len(all) > 0 || !strings.Contains(log.String(), "the file expiring is damaged") {
+		t.Errorf("with a damaged file: %v, %s", all, log)
+	}
 }

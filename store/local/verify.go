@@ -63,7 +63,7 @@ func (r *reader) Verify(ctx context.Context, v store.Verification) (store.Verifi
 // opened is a finding. It fails with store.ErrInUse when another process has the data open.
 func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ store.Verified, err error) {
 	w := verifierOfClosed(ctx, v)
-	w.expiring = readExpiring(dir)
+	w.expiring = readExpiring(dir, Options{}.withDefaults().Log)
 	defer func() { err = errors.Join(err, w.close()) }()
 	if w.control, err = control.OpenReadOnly(dir); err != nil {
 		if errors.Is(err, store.ErrInUse) {

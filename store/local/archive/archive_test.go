@@ -683,16 +683,16 @@ func TestARunTakesTheMemoryThatItNeeds(t *testing.T) {
 	var run Run
 	run.Reset(16 << 20)
 	body := make([]byte, 1000)
-	run.Append(merchant(1), codec.Position{}, body)
+	run.Append(merchant(1), store.Position{}, body)
 	if got := cap(run.bodies); got > smallRun {
 		t.Errorf("one event takes %d bytes", got)
 	}
 	for run.Bytes() < 2*smallRun {
-		run.Append(merchant(1), codec.Position{}, body)
+		run.Append(merchant(1), store.Position{}, body)
 	}
 	large := cap(run.bodies)
 	for run.Bytes() < 16<<20 {
-		run.Append(merchant(1), codec.Position{}, body)
+		run.Append(merchant(1), store.Position{}, body)
 	}
 	if cap(run.bodies) != large {
 		t.Errorf("a run of %d bytes has moved to %d bytes", large, cap(run.bodies))

@@ -25,7 +25,7 @@ type restoreCommand struct {
 func (*restoreCommand) Help() string {
 	return "--data names the new directory, which must not exist or be empty. It can be used when the command has ended with 0: " +
 		"then every checksum was compared, every event was decoded, and the number of events is that of the backup. " +
-		"When the newest point is damaged, the one before it is restored, and the command ends with 1. " +
+		"When the newest point is damaged, the newest sound one is restored, and the command ends with 1. " +
 		"A restore that was interrupted is begun again by the same command."
 }
 

@@ -32,14 +32,14 @@ needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells gn
 #
 # The race detector makes a test five to ten times as expensive, so it is on only where goroutines meet. It is off
 #   for PLAIN: packages that test another process, or send one request after the other, or only measure;
-#   for DRILLS: tests of the packages DRILLED that damage, kill, compare or compute, in one goroutine. The race detector skips
+#   for DRILL_TESTS: tests of the packages DRILLED that damage, kill, compare or compute, in one goroutine. The race detector skips
 #   them (testenv.Drill);
 #   for COMMANDS: tests of PROGRAM that send it one command or request after the other, or run other programs, such as PostgreSQL or
 #   promtool. Its other tests, such as load tests, use it.
 PROGRAM = ./cmd/mtagd
 FIRST = $(PROGRAM) ./store/storetest ./store/postgres ./partnerapi/delivery ./store/local
 PLAIN = mtagd/edge/sdk mtagd/partnerapi/console mtagd/partnerapi/openapi mtagd/bench/tags
-DRILLS = ^TestDrill|Allocates$$|^TestConformance$$/./^(Listing|Summary)$$
+DRILL_TESTS = ^TestDrill|Allocates$$|^TestConformance$$/./^(Listing|Summary)$$
 DRILLED = $(sort $(dir $(shell grep -rlE 'testenv\.(Drill|Race)' --include='*_test.go' --exclude-dir=node_modules .)))
 COMMANDS = ^Test(Scripts|Release|AFullDisk|Doctor|Dev.*|Demo.*|InstallGuide|InitRefuses|ReadmeCommands|Completion|ManPages|Browser.*|ConsoleOverTLS|Guides|MetricsOfGuides.*|SocketsThat.*|Cluster|ANodeThatIsKilled.*|OneAddressStores.*|TheStoreMust.*|TagReadShows.*|Preverify.*|PlainHTTPRedirects.*|ServeWarns.*|UnderSystemd|Unit.*|DockerfileHealthCheck|ExampleConfiguration|KubernetesManifests|ComposeFile|DeployScripts|AlertRules|AlertsFile|Dashboard|TheMemoryLimit.*|AllThreads.*)$$
 RACE = $(shell command -v $$($(GO) env CC) >/dev/null && echo -race)
@@ -49,8 +49,8 @@ RACE = $(shell command -v $$($(GO) env CC) >/dev/null && echo -race)
 # would use GOTMPDIR, too, so the tests run without it. Without atexit_sleep_ms, the race detector would sleep for a second at
 # the end of each. With GOGC, the compiler and the linker collect garbage less often, but not the tests. -pgo=off ignores the
 # profile in cmd/mtagd: with it, every package would be compiled twice. -vet=off, because vet looks at everything.
-# -ldflags=-w, because linking is much faster without tables for a debugger. With -trimpath, and without cgo where the race detector does
-# not need it, everything is compiled as for TestRelease and in other clones, so it is in the cache.
+# -ldflags=-w, because linking is much faster without tables for a debugger. With -trimpath, and without cgo where the
+# race detector is off, packages are compiled as in TestRelease and in other clones: the cache has them already.
 MEMORY = $(shell if test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 2>/dev/null && ! grep -q ' /dev/shm .*noexec' /proc/mounts; \
 	then echo /dev/shm; else echo "$${TMPDIR:-/tmp}"; fi)
 
@@ -65,7 +65,7 @@ test: needs
 	@out=$$(mktemp -d) && trap 'rm -r $$out' EXIT && export SKIPPED=$$out/skipped && { \
 	{ CGO_ENABLED=0 $(GO_ENV) $(GO) list -export -test -deps $(PLAIN) $(PROGRAM) $(DRILLED) >$$out/compiled 2>&1; \
 	{ $(TEST) -p 1 $(PLAIN) || touch $$out/failed; } & \
-	{ $(TEST) -p 2 -run '$(DRILLS)|$(COMMANDS)' $(PROGRAM) $(DRILLED) || touch $$out/failed; }; wait; } & \
+	{ $(TEST) -p 2 -run '$(DRILL_TESTS)|$(COMMANDS)' $(PROGRAM) $(DRILLED) || touch $$out/failed; }; wait; } & \
 	$(TEST_RACE) -p 3 -skip '$(COMMANDS)' $(FIRST) $(filter-out $(PLAIN),$(shell $(GO) list ./...)) || touch $$out/failed; \
 	wait; } | tee $$out/log; \
 	echo "What took longest, in seconds:"; awk '($$1 == "ok" || $$1 == "FAIL") && $$3 ~ /s$$/ { print $$3, $$2 }' $$out/log | sort -rn | head -n 10; \
@@ -76,7 +76,7 @@ test: needs
 # The tests of PACKAGES once more, with and without the race detector, one package at a time. CI runs it for what failed.
 again:
 	$(TEST_RACE) -count=1 -p 1 $(PACKAGES)
-	$(TEST) -count=1 -p 1 -run '$(DRILLS)|$(COMMANDS)' $(PACKAGES)
+	$(TEST) -count=1 -p 1 -run '$(DRILL_TESTS)|$(COMMANDS)' $(PACKAGES)
 
 # The drills of make test, at DRILLS times as many random places. A drill that fails prints its seed, which DRILL_SEED repeats.
 # As root, with DRILL_MOUNT=1, the power cuts are also of ext4 and xfs, which are mounted from images in TMPDIR.

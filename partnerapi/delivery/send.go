@@ -102,7 +102,7 @@ func (r *runner) routeNow() *route {
 	return r.route
 }
 
-// final returns how many events have another fate than unsent.
+// final returns how many events have a fate other than unsent.
 func (l *sender) final() (n int) {
 	for _, f := range l.d.fates {
 		if f != unsent {

@@ -67,7 +67,7 @@ func readGeneration(dir string, log *slog.Logger) (*generation, error) {
 		}
 	}
 	if !g.known && len(b) > 0 {
-		log.Warn("the file generation is damaged and is rewritten: this start cannot notice an old control.db", "dir", dir)
+		log.Warn("the file generation is damaged: an old control.db cannot be noticed now. A start rewrites it", "dir", dir)
 	}
 	return g, nil
 }
@@ -93,7 +93,7 @@ func (g *generation) compare(data *control.Data) error {
 		}
 		of := sealedNumbers(b, 0, 1)
 		if of == nil && len(b) > 0 {
-			g.log.Warn("the file generation is damaged and is rewritten: this start cannot notice old files", "dir", filepath.Join(g.dir, part))
+			g.log.Warn("the file generation is damaged: old files cannot be noticed now. A start rewrites it", "dir", filepath.Join(g.dir, part))
 		}
 		if g.known && of != nil && !g.opening.is(of[0]) {
 			return fmt.Errorf("%s %w. %s", part, errOtherTime, adviceOtherTime)

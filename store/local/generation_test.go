@@ -185,7 +185,7 @@ func TestDamageOfTheGenerationFileIsNoAlarm(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if !strings.Contains(log.String(), "is damaged and is rewritten") {
+		if !strings.Contains(log.String(), "the file generation is damaged") {
 			t.Errorf("%s: no warning in %s", name, log)
 		}
 		closeEngine(t, e.(*engine))

@@ -5,6 +5,7 @@
 //	DIR/archive/        archive/  older events, packed by merchant
 //	DIR/index.db        rank/     the index of the events; rebuilt from the other two when it is missing
 //	DIR/damaged.jsonl   the damaged chunks and blocks that were found
+//	DIR/expiring        whose expired events are being removed (retention.go)
 //	DIR/generation      which files belong together (generation.go)
 //	DIR/relink          lost links and event_ids are being written again, and where their keys are (relink.go)
 //	DIR/unfinished      a restore, a repair or an import is filling the directory

@@ -3,6 +3,7 @@ package local
 import (
 	"cmp"
 	"context"
+	"math"
 	"sync/atomic"
 
 	"mtagd/store"
@@ -39,6 +40,7 @@ func (p people) LinksOf(ctx context.Context, m store.MerchantKey, who store.Pers
 // ends before Close closes the files. An answer makes Close wait.
 func (p people) EventsOf(ctx context.Context, m store.MerchantKey, who *rules.Persons, begin func(last uint64), use func(e *rules.PersonalEvent, owners, claimed []int) error) error {
 	pace := p.remover.pace()
+	from := int64(math.MinInt64) // an erasure is of all events
 	if begin != nil {
 		last := p.journal.Barrier()
 		if err := cmp.Or(p.remover.broken(m.ID()), p.remover.archiver.moveTo(ctx, last)); err != nil {
@@ -54,9 +56,12 @@ func (p people) EventsOf(ctx context.Context, m store.MerchantKey, who *rules.Pe
 		ctx, cancel = context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(p.opened, cancel)()
-		pace = func() {}
+		pace, from = func() {}, p.retainedFrom(m.ID())
 	}
 	return p.eachOf(ctx, m, who, pace, func(event *journal.Event, owners, claimed []int) error {
+		if event.Time < from {
+			return nil
+		}
 		tag, _ := codec.SplitSeries(event.Series)
 		return use(&rules.PersonalEvent{Event: event.Listed(), Tag: store.TagID(tag), At: event.Position}, owners, claimed)
 	})

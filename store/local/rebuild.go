@@ -148,7 +148,7 @@ func (l *liveIndex) metrics() []prometheus.Collector {
 	}
 }
 
-// openIndex opens index.db and replays the events that it lacks. If it is damaged or too old, it is rebuilt.
+// openIndex opens index.db and replays the events that it lacks. If it is damaged, too old or of another version, it is rebuilt.
 func (l *liveIndex) openIndex() (*rank.Index, error) {
 	path := Parts(l.dir)["index"]
 	if err := durable.Remove(path + durable.NewSuffix); err != nil { // a rebuild was cut off
@@ -158,7 +158,7 @@ func (l *liveIndex) openIndex() (*rank.Index, error) {
 	_, ofOtherVersion := errors.AsType[codec.UnknownFormat](err)
 	switch {
 	case errors.Is(err, errBeginAgain) || ofOtherVersion:
-		l.log.Warn("index.db is of another version, older than the other files, or not complete: it is rebuilt from archive/ and events/", "error", err)
+		l.log.Warn("index.db is rebuilt from archive/ and events/", "reason", err)
 	case errors.Is(err, codec.ErrCorrupt):
 		l.log.Error("index.db is damaged. No events are lost: it is rebuilt from archive/ and events/", "error", err)
 		l.rebuilt++

@@ -12,8 +12,8 @@ import (
 )
 
 // remover removes events in the background, one task after the other (package removal): those of persons and of deleted
-// merchants (erase.go), and those that are past the retention (retention.go). The tasks follow from control.db. So a kill
-// loses nothing: the next start continues.
+// merchants (erase.go), and those that are past the retention (retention.go). The tasks follow from control.db
+// and DIR/expiring. So a kill loses nothing: the next start continues.
 type remover struct {
 	*rules.Data // the tasks
 	*stored

@@ -119,6 +119,7 @@ func repairEvents(ctx context.Context, dir, to string, log *slog.Logger, lost fu
 	}
 	v := verifierOfClosed(ctx, store.Verification{Found: lost, Read: func(store.Part, uint64, uint64) {}})
 	v.onlyLost = true
+	v.expiring = readExpiring(dir, log)
 	defer func() { err = errors.Join(err, v.close()) }()
 	if v.journal, err = journal.OpenReadOnly(filepath.Join(to, "events"), opt); err != nil {
 		return nil, err

@@ -1,7 +1,6 @@
 package local
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,21 +37,22 @@ func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID, before int6
 	if err != nil {
 		return false, err
 	}
+	begun := r.expiringBefore(id) != math.MinInt64 // and was not finished: the archive may have what the index has not
 	expired, _, err := r.expired(ctx, m, before, 1)
-	if err != nil {
+	if err != nil || expired == 0 && !begun {
 		return false, err
 	}
-	if expired == 0 {
-		return false, r.setExpiring(id, math.MinInt64)
-	}
-	if err := cmp.Or(r.broken(id), r.archiver.moveTo(ctx, r.journal.Committed())); err != nil {
+	if err := r.broken(id); err != nil {
 		return false, err
 	}
 	if err := r.setExpiring(id, before); err != nil {
 		return false, err
 	}
+	if err := r.archiver.moveTo(ctx, r.journal.Committed()); err != nil {
+		return false, err
+	}
 	left, err := r.expireKnown(ctx, m, before)
-	if err == nil && left {
+	if err == nil && (left || begun) {
 		if err = r.archiver.moveTo(ctx, r.journal.Committed()); err == nil {
 			_, err = r.rewriteBefore(ctx, m, store.Position{}, endOfTime, before)
 		}
@@ -70,9 +70,10 @@ func (r *remover) ExpiredBefore(id store.MerchantID, now time.Time) int64 {
 
 // Expiring is rules.Data.Expiring, with the merchants whose removal has begun.
 func (r *remover) Expiring() []store.MerchantID {
+	all := r.Data.Expiring()
 	r.changing.Lock()
-	defer r.changing.Unlock()
-	all := slices.AppendSeq(r.Data.Expiring(), maps.Keys(r.expiring))
+	all = slices.AppendSeq(all, maps.Keys(r.expiring))
+	r.changing.Unlock()
 	slices.Sort(all)
 	return slices.Compact(all)
 }
@@ -127,8 +128,8 @@ func (r *remover) setExpiring(id store.MerchantID, before int64) error {
 
 // expireKnown removes the expired events that the index has: first from the archive, because the index knows where they
 // are, and then from the index. After a kill in between, the index has events that the archive does not have. They are
-// before the time in DIR/expiring, so no answer has them, and the next call removes them. left reports whether the archive may have
-// more expired events: backdated ones that came in meanwhile.
+// before the time in DIR/expiring, so no answer has them, and the next call removes them. left reports whether the archive
+// may have more expired events: backdated ones that came in meanwhile.
 func (r *remover) expireKnown(ctx context.Context, m store.MerchantKey, from int64) (left bool, err error) {
 	total, positions, err := r.expired(ctx, m, from, maxExpired)
 	if err != nil {

@@ -180,38 +180,55 @@ func TestDefaultRetention(t *testing.T) {
 	closeEngine(t, x.engine)
 }
 
-// A retention that is made longer brings no event back whose removal has begun, also after a kill between the archive and
-// the index. Nothing counts as damaged, and the removal is finished.
+// A retention that is made longer brings no event back whose removal has begun, also after a kill while only the archive or
+// only the index is without them. Nothing counts as damaged, and the removal is finished.
 func TestALongerRetentionWhileEventsAreRemoved(t *testing.T) {
-	x := newExpiring(t)
-	x.record(30)
-	m, err := store.NewMerchantKey(x.shop.ID)
-	testenv.Check(t, err)
-	testenv.Check(t, x.remover.do(ctx, func(ctx context.Context) error {
-		before := x.retainedFrom(x.shop.ID)
-		testenv.Check(t, errors.Join(x.archiver.moveTo(ctx, x.journal.Committed()), x.remover.setExpiring(x.shop.ID, before)))
-		_, err := x.remover.rewriteBefore(ctx, m, store.Position{}, endOfTime, before)
-		return err
-	}))
-	for range 2 {
-		x.keep(store.Forever)
-		x.expect(11)
-		findNothing(t, x.engine)
-		closeEngine(t, x.engine)
-		for _, f := range closedFindings(t, x.dir) {
-			if f.Part != store.PartTags { // the tag of these events is made up
-				t.Errorf("a verification finds %+v", f)
+	for _, removed := range []string{"archive", "index"} {
+		t.Run(removed, func(t *testing.T) {
+			x := newExpiring(t)
+			x.record(30)
+			m, err := store.NewMerchantKey(x.shop.ID)
+			testenv.Check(t, err)
+			testenv.Check(t, x.remover.do(ctx, func(ctx context.Context) error {
+				before := x.retainedFrom(x.shop.ID)
+				testenv.Check(t, errors.Join(x.remover.setExpiring(x.shop.ID, before), x.archiver.moveTo(ctx, x.journal.Committed())))
+				if removed == "archive" {
+					_, err := x.remover.rewriteBefore(ctx, m, store.Position{}, endOfTime, before)
+					return err
+				}
+				return x.index.withIndex(func(index *usedIndex) error {
+					_, err := index.RemoveBefore(ctx, m, before)
+					return err
+				})
+			}))
+			for range 2 {
+				x.keep(store.Forever)
+				x.expect(11)
+				findNothing(t, x.engine)
+				closeEngine(t, x.engine)
+				x.expectSound()
+				x.open()
 			}
+			x.expire()
+			x.record(30)
+			x.expect(41)
+			if err := x.Impaired(); err != nil || exists(filepath.Join(x.dir, "damaged.jsonl")) {
+				t.Errorf("damage is named: %v", err)
+			}
+			closeEngine(t, x.engine)
+			x.expectSound()
+		})
+	}
+}
+
+// expectSound fails the test unless a verification of the closed directory finds nothing.
+func (x *expiring) expectSound() {
+	x.t.Helper()
+	for _, f := range closedFindings(x.t, x.dir) {
+		if f.Part != store.PartTags { // the tag of these events is made up
+			x.t.Errorf("a verification finds %+v", f)
 		}
-		x.open()
 	}
-	x.expire()
-	x.record(30)
-	x.expect(41)
-	if err := x.Impaired(); err != nil || exists(filepath.Join(x.dir, "damaged.jsonl")) {
-		t.Errorf("damage is named: %v", err)
-	}
-	closeEngine(t, x.engine)
 }
 
 func TestADamagedFileOfExpiringMerchantsIsAWarning(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -63,7 +62,6 @@ func (r *reader) Verify(ctx context.Context, v store.Verification) (store.Verifi
 // opened is a finding. It fails with store.ErrInUse when another process has the data open.
 func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ store.Verified, err error) {
 	w := verifierOfClosed(ctx, v)
-	w.expiring = readExpiring(dir, Options{}.withDefaults().Log)
 	defer func() { err = errors.Join(err, w.close()) }()
 	if w.control, err = control.OpenReadOnly(dir); err != nil {
 		if errors.Is(err, store.ErrInUse) {
@@ -71,6 +69,7 @@ func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ stor
 		}
 		v.Found(store.Finding{Part: store.PartControl, Where: "control.db", Problem: "cannot be opened: " + err.Error()})
 	}
+	w.expiring = readExpiring(dir, Options{}.withDefaults().Log)
 	if w.control != nil {
 		parts, err := readGeneration(dir, Options{}.withDefaults().Log)
 		if err == nil {
@@ -254,9 +253,9 @@ func (v *verifier) verifyTags(m store.MerchantKey, series []string) {
 func (v *verifier) sums(m store.MerchantKey) *merchantSums {
 	s := v.indexed[m]
 	if s == nil {
-		s = &merchantSums{series: map[string]bool{}, retainedFrom: math.MinInt64}
+		s = &merchantSums{series: map[string]bool{}, retainedFrom: v.expiringBefore(m.ID())}
 		if v.control != nil {
-			s.retainedFrom = max(rules.RetainedFrom(v.control.RetentionOf(m.ID()), v.now), v.expiringBefore(m.ID()))
+			s.retainedFrom = max(s.retainedFrom, rules.RetainedFrom(v.control.RetentionOf(m.ID()), v.now))
 		}
 		v.indexed[m] = s
 	}

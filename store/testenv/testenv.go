@@ -4,6 +4,7 @@
 package testenv
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -88,9 +89,9 @@ func Skip(t testing.TB, why string) {
 
 // Rounds is how many random places a drill tries: n, or DRILLS times as many in make drills.
 func Rounds(n int) int {
-	times, err := strconv.Atoi(os.Getenv("DRILLS"))
+	times, err := strconv.Atoi(cmp.Or(os.Getenv("DRILLS"), "1"))
 	if err != nil {
-		times = 1
+		panic("DRILLS: " + err.Error())
 	}
 	return n * times
 }

@@ -137,7 +137,7 @@ func (d *Data) drop(tx transaction, s sums, holder store.PartnerID, h *holding, 
 
 // Audit implements rules.Driver. It decodes only entries that may be in the answer: the time is in the key, and the id of
 // the partner is in the JSON as it is. The log is the only part that is read from the disk. An answer for which all of
-// it was read is compared with the number of its entries (checkRead).
+// it was read is compared with the number of entries in the log (checkRead).
 func (d driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.AuditEntry, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

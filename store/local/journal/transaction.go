@@ -74,7 +74,7 @@ func (t *transaction) add(m *store.Mark) error {
 		refused = t.refuses(m.Merchant, &m.Identity, muid)
 	}
 	remembered := false
-	if m.DedupeID != "" {
+	if m.DedupeID != "" && refused == 0 && muid != "" {
 		appendDedupeKey(t.eventID[:0], key, m.Name, m.DedupeID)
 		var err error
 		if remembered, err = t.remembers(&t.eventID); err != nil {

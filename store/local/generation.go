@@ -67,7 +67,7 @@ func readGeneration(dir string, log *slog.Logger) (*generation, error) {
 		}
 	}
 	if !g.known && len(b) > 0 {
-		log.Warn("the file generation is damaged: an old control.db cannot be noticed now. A start rewrites it", "dir", dir)
+		log.Warn(damagedGeneration, "dir", dir)
 	}
 	return g, nil
 }
@@ -93,7 +93,7 @@ func (g *generation) compare(data *control.Data) error {
 		}
 		of := sealedNumbers(b, 0, 1)
 		if of == nil && len(b) > 0 {
-			g.log.Warn("the file generation is damaged: old files cannot be noticed now. A start rewrites it", "dir", filepath.Join(g.dir, part))
+			g.log.Warn(damagedGeneration, "dir", filepath.Join(g.dir, part))
 		}
 		if g.known && of != nil && !g.opening.is(of[0]) {
 			return fmt.Errorf("%s %w. %s", part, errOtherTime, adviceOtherTime)
@@ -115,6 +115,8 @@ var errOtherTime = errors.New("is older than the other files of the directory, o
 
 const adviceOtherTime = `Nothing was changed. Put the files back that belong together, or restore a backup into a new directory. If there is none, let ` +
 	`"mtagd repair" make a new directory of these files. If an earlier version of mtagd has run here meanwhile, remove the file generation`
+
+const damagedGeneration = "the file generation is damaged: files that are older than the others cannot be noticed now. A start rewrites it"
 
 const generationCopy = 512 // where the second copy is
 

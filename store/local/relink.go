@@ -2,9 +2,7 @@ package local
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -20,8 +18,7 @@ import (
 )
 
 // Links and event_ids that damage has cost are written again in the background, from the events that have them. Until
-// then, DIR/relink is there: JSON of the ranges of keys in which some were lost (badgerdb.Range), sealed (codec.Seal) with
-// its name as the key. A look-up in a range that finds nothing fails with KindUnavailable, because the key may be lost:
+// then, DIR/relink is there, with the ranges of keys in which some were lost (badgerdb.Range). A look-up in a range that finds nothing fails with KindUnavailable, because the key may be lost:
 // else an event would be recorded twice, or get another muid.
 //
 // Events do not say the source of a link, so it becomes a claimed one: the next event with the merchant's secret makes it a
@@ -31,24 +28,12 @@ const relinkFile = "relink"
 
 // keysLost notes that links and event_ids may be lost, with all ranges of their keys, and that removed ones may be back.
 func (h *healer) keysLost(lost []badgerdb.Range) error {
-	return cmp.Or(writeLostKeys(h.dir, lost), h.repeatErasures())
-}
-
-func writeLostKeys(dir string, lost []badgerdb.Range) error {
-	b, err := json.Marshal(lost)
-	if err != nil {
-		return err
-	}
-	return durable.ReplaceFile(filepath.Join(dir, relinkFile), codec.Seal([]byte(relinkFile), b))
+	return cmp.Or(writeSealed(h.dir, relinkFile, lost), h.repeatErasures())
 }
 
 // readLostKeys returns the ranges that DIR/relink has.
 func readLostKeys(dir string, log *slog.Logger) (lost []badgerdb.Range) {
-	b, err := os.ReadFile(filepath.Join(dir, relinkFile))
-	if err == nil {
-		err = json.Unmarshal(codec.Unseal([]byte(relinkFile), b), &lost)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := readSealed(dir, relinkFile, &lost); err != nil {
 		log.Warn("the file relink cannot be read: a lost event_id that comes again may be recorded twice", "error", err)
 	}
 	return lost

@@ -68,7 +68,7 @@ func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(sto
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(beAnother(ctx, data), writeLostKeys(to, append(readLostKeys(to, log), lostKeys...))); err != nil {
+		if err := errors.Join(beAnother(ctx, data), writeSealed(to, relinkFile, append(readLostKeys(to, log), lostKeys...))); err != nil {
 			return err
 		}
 		e, err := Open(to, Options{Log: log, unfinished: true, unhealed: true}) // builds the index

@@ -2,22 +2,15 @@ package local
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"io/fs"
 	"iter"
 	"log/slog"
 	"maps"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
-	"mtagd/store/local/codec"
-	"mtagd/store/local/durable"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
 )
@@ -52,15 +45,18 @@ func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID, before int6
 		return false, err
 	}
 	left, err := r.expireKnown(ctx, m, before)
-	if err == nil && (left || begun) {
-		if err = r.archiver.moveTo(ctx, r.journal.Committed()); err == nil {
-			_, err = r.rewriteBefore(ctx, m, store.Position{}, endOfTime, before)
+	if err != nil {
+		return true, err
+	}
+	if left || begun {
+		if err := r.archiver.moveTo(ctx, r.journal.Committed()); err != nil {
+			return true, err
+		}
+		if _, err := r.rewriteBefore(ctx, m, store.Position{}, endOfTime, before); err != nil {
+			return true, err
 		}
 	}
-	if err == nil {
-		err = r.setExpiring(id, math.MinInt64)
-	}
-	return true, err
+	return true, r.setExpiring(id, math.MinInt64)
 }
 
 // ExpiredBefore implements removal.Engine. What was begun is finished, though the retention is longer now.
@@ -85,11 +81,7 @@ const expiringFile = "expiring"
 // readExpiring reads DIR/expiring. Without it, events that are half removed may count as lost.
 func readExpiring(dir string, log *slog.Logger) map[store.MerchantID]int64 {
 	all := map[store.MerchantID]int64{}
-	b, err := os.ReadFile(filepath.Join(dir, expiringFile))
-	if err == nil {
-		err = json.Unmarshal(codec.Unseal([]byte(expiringFile), b), &all)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := readSealed(dir, expiringFile, &all); err != nil {
 		log.Warn("the file expiring is damaged: events past the retention that were half removed may count as lost", "dir", dir, "error", err)
 	}
 	return all
@@ -114,16 +106,13 @@ func (r *remover) setExpiring(id store.MerchantID, before int64) error {
 	if all[id] = before; before == math.MinInt64 {
 		delete(all, id)
 	}
-	b, err := json.Marshal(all)
-	if err == nil {
-		err = durable.ReplaceFile(filepath.Join(r.dir, expiringFile), codec.Seal([]byte(expiringFile), b))
+	if err := writeSealed(r.dir, expiringFile, all); err != nil {
+		return err
 	}
-	if err == nil {
-		r.changing.Lock()
-		r.expiring = all
-		r.changing.Unlock()
-	}
-	return err
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	r.expiring = all
+	return nil
 }
 
 // expireKnown removes the expired events that the index has: first from the archive, because the index knows where they

@@ -73,7 +73,7 @@ func (t *transaction) add(m *store.Mark) error {
 	if t.refuses != nil {
 		refused = t.refuses(m.Merchant, &m.Identity, muid)
 	}
-	remembered := false
+	remembered := false // the other marks need no look-up, which may fail
 	if m.DedupeID != "" && refused == 0 && muid != "" {
 		appendDedupeKey(t.eventID[:0], key, m.Name, m.DedupeID)
 		var err error

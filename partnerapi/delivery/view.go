@@ -59,7 +59,7 @@ func (s *Service) Status(ctx context.Context, d Destination) (Status, error) {
 	return out, nil
 }
 
-// stateOf returns the state of a destination as it was written last: about a second ago, longer with thousands of destinations.
+// stateOf returns the last written state of a destination. It is about a second old; older with thousands of destinations.
 func (s *Service) stateOf(ctx context.Context, m store.MerchantID, id string) (st state, err error) {
 	doc, err := s.Engine.Document(ctx, store.DeliveryStates, m, id)
 	switch {

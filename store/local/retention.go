@@ -30,7 +30,7 @@ func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID, before int6
 	if err != nil {
 		return false, err
 	}
-	begun := r.expiringBefore(id) != math.MinInt64 // and was not finished: the archive may have what the index has not
+	begun := r.expiringBefore(id) != math.MinInt64 // a removal was cut off: the archive may have events that the index lacks
 	expired, _, err := r.expired(ctx, m, before, 1)
 	if err != nil || expired == 0 && !begun {
 		return false, err
@@ -74,8 +74,9 @@ func (r *remover) Expiring() []store.MerchantID {
 	return slices.Compact(all)
 }
 
-// expiringFile has, for merchants whose expired events are being removed, the time (µs since 1970) before which. Earlier
-// events are in no answer, whatever the retention and the clock are then, until the archive and the index are without them.
+// expiringFile has the merchants whose expired events are being removed, each with a time (µs since 1970). Earlier events of
+// the merchant are in no answer, even if the retention is made longer or the clock goes back, until neither the archive nor
+// the index has them.
 const expiringFile = "expiring"
 
 // readExpiring reads DIR/expiring. Without it, events that are half removed may count as lost.
@@ -97,7 +98,8 @@ func (s *stored) expiringBefore(id store.MerchantID) int64 {
 	return math.MinInt64
 }
 
-// setExpiring writes the time of a merchant into DIR/expiring; math.MinInt64 takes it out. The caller holds busy.
+// setExpiring writes the time of a merchant into DIR/expiring; math.MinInt64 removes the merchant from it. The caller holds
+// busy.
 func (r *remover) setExpiring(id store.MerchantID, before int64) error {
 	if before == r.expiringBefore(id) {
 		return nil

@@ -79,8 +79,8 @@ type Portion struct {
 // Successor is a target that takes over from a live source.
 type Successor interface {
 	Target
-	// Begin prepares the target. It removes what a run has left that was cut off, and fails when there is other data.
-	Begin(ctx context.Context) error
+	// BeginFilling prepares the target. It removes what a run has left that was cut off, and fails when there is other data.
+	BeginFilling(ctx context.Context) error
 
 	// Ready notes that everything is there, with the events up to a moment, and returns which store the target is.
 	Ready(ctx context.Context, upTo uint64) (Place, error)

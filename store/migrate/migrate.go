@@ -80,7 +80,7 @@ func Import(ctx context.Context, src Source, dst Target, opt Options) (Result, e
 func Switch(ctx context.Context, src Live, dst Successor, opt Options) (Result, error) {
 	c := newCopier(src, dst, opt)
 	defer src.Hold()() // first: what it waits for must not be copied
-	if err := dst.Begin(ctx); err != nil {
+	if err := dst.BeginFilling(ctx); err != nil {
 		return Result{}, err
 	}
 	if err := c.copyAhead(ctx); err != nil {

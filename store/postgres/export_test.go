@@ -112,7 +112,7 @@ func TestAMovedDatabase(t *testing.T) {
 	if _, err := db.PreventChanges(t.Context(), "mars"); err == nil || !strings.Contains(err.Error(), "has moved to the moon") {
 		t.Errorf("another import of a database that has moved: %v", err)
 	}
-	if err := db.Begin(t.Context()); err == nil || !strings.Contains(err.Error(), "is not empty") {
+	if err := db.BeginFilling(t.Context()); err == nil || !strings.Contains(err.Error(), "is not empty") {
 		t.Errorf("a database that has moved is filled again: %v", err)
 	}
 	// Its operator may go on with it all the same.
@@ -133,7 +133,7 @@ func TestTwoImportsIntoADatabase(t *testing.T) {
 		db, err := OpenDatabase(t.Context(), url, quiet)
 		testenv.Check(t, err)
 		t.Cleanup(db.Close)
-		testenv.Check(t, db.Begin(t.Context()))
+		testenv.Check(t, db.BeginFilling(t.Context()))
 		imports[i] = db
 	}
 	if err := imports[0].Add(t.Context(), migrate.Portion{}); !errors.Is(err, errNotBegun) {

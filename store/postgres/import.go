@@ -18,8 +18,8 @@ import (
 	"mtagd/store/postgres/write"
 )
 
-// Begin implements migrate.Successor.
-func (d *Database) Begin(ctx context.Context) error {
+// BeginFilling implements migrate.Successor.
+func (d *Database) BeginFilling(ctx context.Context) error {
 	d.counted = false
 	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockControl); err != nil {

@@ -22,7 +22,7 @@ type runEvent struct {
 	from, to uint32 // of the body
 }
 
-// smallRun is how many bytes of bodies grow step by step. Few directories have more, and they get room for a whole run at once.
+// Up to smallRun bytes of bodies, the memory of a run grows step by step. A larger run gets all of its memory at once.
 const smallRun = 1 << 20
 
 // Append adds an event. It copies the body. The events of a merchant come in the order of positions.

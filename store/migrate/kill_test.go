@@ -66,7 +66,9 @@ func (c *cutTarget) Index(ctx context.Context, upTo uint64) error {
 	return c.call("Index", func() error { return c.Target.Index(ctx, upTo) })
 }
 
-func (c *cutTarget) BeginFilling(ctx context.Context) error { return c.Target.(migrate.Successor).BeginFilling(ctx) }
+func (c *cutTarget) BeginFilling(ctx context.Context) error {
+	return c.Target.(migrate.Successor).BeginFilling(ctx)
+}
 
 func (c *cutTarget) Ready(ctx context.Context, upTo uint64) (to migrate.Place, err error) {
 	err = c.call("Ready", func() (err error) {

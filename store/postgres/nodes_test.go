@@ -342,6 +342,20 @@ func TestWithoutTheSynchronousStandbyNothingIsAcknowledged(t *testing.T) {
 	s.expect(3)
 }
 
+// A server may need longer to accept a connection than a node waits for an answer, as after a crash, when all clients come back at
+// once. The node does not begin anew again and again: it records as soon as it has connections.
+func TestAServerThatIsSlowToAcceptConnections(t *testing.T) {
+	t.Parallel() // it mostly waits
+	primary, standby := startWithStandby(t)
+	s := newShopOn(t, fmt.Sprintf("postgres:///postgres?host=%s,%s&user=mtagd", primary.Dir(), standby.Dir()), Options{})
+	s.record(s.visit(0, 0))
+	testenv.Check(t, primary.Exec("ALTER SYSTEM SET pre_auth_delay = 3", "SELECT pg_reload_conf()",
+		"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"))
+	await(t, "nothing is recorded", func() bool { return s.Record(t.Context(), []store.Mark{s.visit(0, 1)}) == nil })
+	await(t, "the node is not ready", func() bool { return s.Ready() == nil })
+	s.expect(2)
+}
+
 // The primary is killed while events come in, and its synchronous standby is promoted: every event that was acknowledged is
 // there once. Meanwhile calls fail; those that say that nothing was recorded are right.
 func TestFailOver(t *testing.T) {

@@ -130,11 +130,14 @@ func (d *DB) Repeat(interval time.Duration, do func(context.Context) error, chan
 	})
 }
 
-// DropAll closes all connections, so that calls that wait for a dead server fail immediately.
-func (d *DB) DropAll() {
-	d.hosts.closeAll()
-	d.Pool.Reset()
+// DropMade closes the connections that were made before a time, so that calls that wait for a dead server fail immediately.
+func (d *DB) DropMade(before time.Time) {
+	d.hosts.distrust(before)
+	d.hosts.closeThose(func(c *trackedConn) bool { return c.madeBefore(before) })
 }
+
+// DropAll closes all connections, those that are being made too.
+func (d *DB) DropAll() { d.hosts.closeThose(func(*trackedConn) bool { return true }) }
 
 // Age returns how long ago the last query that the database has answered was sent, beyond a test's patience.
 func (d *DB) Age() time.Duration { return time.Since(*d.answered.Load()) - d.patience }

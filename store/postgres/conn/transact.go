@@ -152,16 +152,19 @@ func (d *DB) Attempt(ctx context.Context, read func() error) (err error) {
 	return Unavailable(err)
 }
 
-// Reconnect closes the idle connections after one has failed: most likely the others have failed too, and another server may
-// be the primary. After a serialization failure the connection is good, so Reconnect does nothing, unless the failure
-// prevented connecting: then the server is or was a standby.
+// Reconnect is for a call that has failed. If its connection has, most likely the others have too, and another server may be the
+// primary: they are not used again. If none could be made, the others may be good: the server may only be slow. After a
+// serialization failure the connection is good.
 func (d *DB) Reconnect(failed error) {
 	_, isConnect := errors.AsType[*pgconn.ConnectError](failed)
-	if pgErr, ok := errors.AsType[*pgconn.PgError](failed); ok && pgErr.Code == serializationFailure && !isConnect {
-		return
+	_, isSearch := errors.AsType[noPrimaryError](failed)
+	switch pgErr, ok := errors.AsType[*pgconn.PgError](failed); {
+	case isSearch:
+	case isConnect:
+		d.hosts.forgetPrimary()
+	case !ok || pgErr.Code != serializationFailure:
+		d.hosts.distrust(time.Now())
 	}
-	d.hosts.forgetPrimary()
-	d.Pool.Reset()
 }
 
 // retryPause is how long to wait before a server is asked again that could not be reached.

@@ -222,14 +222,15 @@ func (c *Control) LastFlush(ctx context.Context) (int64, error) {
 }
 
 // followOnce catches up, and tells those who wait for events what other nodes have recorded. When that takes too long, it
-// closes all connections: otherwise, everything that waits for a server that is stopped or cut off would wait until it is
-// back.
+// closes the connections that were there before: otherwise, everything that waits for a server that is stopped or cut off would
+// wait until it is back.
 func (c *Control) followOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, FollowTimeout)
 	defer cancel()
+	asked := time.Now()
 	defer func() {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			c.db.DropAll()
+			c.db.DropMade(asked)
 		}
 	}()
 	var news []uuid.UUID

@@ -44,12 +44,13 @@ export const setVisitor = (value?: string) => {
   kit.renew_ = '&renew=1'; // some browsers keep a cookie that a script has written for only a week
 };
 
-// erase deletes the cookies, and makes the next visitor a new one. It leaves those of another muid alone. It does so again a
-// moment later: the last answer, or a page that has just been loaded, may have renewed them at the last moment.
+// erase deletes the cookies, and makes the next visitor a new one. It leaves those of another muid alone. It does so again half a
+// second later: the last answer, or a page that has just been loaded, may have renewed them at the last moment, and a busy browser
+// may be slow to do so.
 export const erase = (only: unknown = read() || muid, last?: unknown) => {
-  [Cookie.MUID, Cookie.VISIT].map((name) => cookie(name) && (read() || only) == only && [write(name, '', 0, ''), write(name, '', 0)]);
+  [Cookie.MUID, Cookie.VISIT].map((name) => cookie(name) && (read() || only) == only && (write(name, '', 0, ''), write(name, '', 0)));
   muid = '';
-  last || soon(() => kit.allowed_ || erase(only, 1));
+  last || soon(() => kit.allowed_ || erase(only, 1), 500);
 };
 
 // read returns the muid of the cookie, undefined without one that the tag host accepts. Many visitors would share an "undefined".

@@ -175,7 +175,7 @@ func Open(dir string, opt Options) (*Journal, error) {
 		opt.Rebuilding = func([]badgerdb.Range) error { return nil }
 	}
 	var err error
-	if j.log, err = log.Open(logDir(dir), log.Options{Log: opt.Log}); err != nil {
+	if j.log, err = log.Open(logDir(dir), opt.Log); err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
 	if _, err := os.Stat(keysDir(dir)); errors.Is(err, fs.ErrNotExist) && j.log.First() > 0 {

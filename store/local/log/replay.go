@@ -81,7 +81,11 @@ func (l *Log) Replay(from Position, visit func(at Position, payload []byte) erro
 				d := f.damage(f.offset(from), err)
 				d.Next = limit
 				number := uint64(0) // of the record at d.Next, if that is known
-				if found, h := f.findRecord(d.searchFrom(), f.offset(limit)); found > 0 {
+				search := d.Offset
+				if err != errChain { // then the record is sound, but another one
+					search += block
+				}
+				if found, h := f.findRecord(search, f.offset(limit)); found > 0 {
 					d.Next, number = h.position, h.number
 				} else if i+1 < len(files) {
 					number = files[i+1].number
@@ -99,14 +103,6 @@ func (l *Log) Replay(from Position, visit func(at Position, payload []byte) erro
 		}
 	}
 	return nil
-}
-
-// searchFrom returns where the next sound record may be, an offset.
-func (d *Damage) searchFrom() int64 {
-	if d.Err == errChain { // the record is sound, but another one
-		return d.Offset
-	}
-	return d.Offset + block
 }
 
 // logCorrected logs where a wrong bit was corrected.

@@ -11,6 +11,9 @@ type tail struct {
 	torn  bool   // an incomplete record follows
 }
 
+// end returns where the last record ends.
+func (t tail) end() int64 { return t.cut + int64(len(t.last)) }
+
 // findTail looks for the end of the records of a file. Damage before the last record is left to Replay. If nothing follows
 // the file, it must not be cut off.
 func (f *file) findTail(isLast bool) (tail, error) {

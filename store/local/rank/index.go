@@ -352,7 +352,8 @@ func (x *Index) merge(f frozenEvents) error {
 	x.storing.Lock()
 	defer x.storing.Unlock()
 	began := time.Now()
-	if err := x.newMerger().mergeAll(f); err != nil {
+	w := merger{x: x, ctx: context.Background(), budget: x.txBudget, commit: x.commit}
+	if err := w.mergeAll(f); err != nil {
 		return err
 	}
 	x.mergeTime.Observe(time.Since(began).Seconds())
@@ -447,15 +448,17 @@ func newReader(p *pages, tx *bolt.Tx, recent *recentEvents) (*reader, error) {
 		return nil, err
 	}
 	r := &reader{pages: *p, series: t.series}
-	add := func(root *child) {
+	add := func(root *child, runs ...run) {
 		if !root.isEmpty() {
 			r.trees = append(r.trees, root)
 		}
+		for i := range runs {
+			if !runs[i].root.isEmpty() {
+				r.runs = append(r.runs, &runs[i])
+			}
+		}
 	}
-	add(&t.root)
-	for i := range t.runs {
-		r.runs = append(r.runs, &t.runs[i])
-	}
+	add(&t.root, t.runs...)
 	if recent == nil {
 		return r, nil
 	}
@@ -465,10 +468,7 @@ func newReader(p *pages, tx *bolt.Tx, recent *recentEvents) (*reader, error) {
 		memory = memory[1:]
 	}
 	for _, events := range memory {
-		add(&events.root)
-		if !events.names.root.isEmpty() {
-			r.runs = append(r.runs, &events.names)
-		}
+		add(&events.root, events.names)
 	}
 	return r, nil
 }

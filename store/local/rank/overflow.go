@@ -118,9 +118,9 @@ func (o *overflowNames) count(names []string, bounds []int64, use func(name, buc
 			if !r.overlaps(Key{Time: bounds[0]}, Key{Time: bounds[len(bounds)-1]}) {
 				continue
 			}
-			if err := countBetween(&o.pages, &r.root, at, len(o.reader.series), func(e bucketEvents) {
-				if bucket := e.bound % len(bounds); e.series == o.series && bucket > 0 && e.bound < len(at) {
-					use(first+e.bound/len(bounds), bucket-1, e.n)
+			if err := countBetween(&o.pages, &r.root, at, len(o.reader.series), func(bound int, series uint32, n uint64) {
+				if bucket := bound % len(bounds); series == o.series && bucket > 0 && bound < len(at) {
+					use(first+bound/len(bounds), bucket-1, n)
 				}
 			}); err != nil {
 				return err

@@ -9,7 +9,6 @@
 //	recorder.go Record and Resolve of an engine
 //	queue.go    gathers requests for a group; refuses when too much waits
 //	turns.go    composes groups: merchants take turns
-//	fifo.go     a queue without a bound
 //	metrics.go  counts and measures commits
 package groupcommit
 

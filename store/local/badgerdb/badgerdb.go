@@ -34,7 +34,7 @@
 //
 // Entries in memory take about 9 MB, and three times as much while a table is made of them. A million keys of event_ids in
 // tables take 3 MB, and the filter of the unsealed tables 4 MB, however many keys they have. Flush, Compact and Merge first
-// look at the free space of the disk (space.go).
+// look at the free space of the disk.
 //
 // Files in reading order:
 //
@@ -47,9 +47,7 @@
 //	compact.go   Compact and Merge
 //	table.go     the files of tables, and the blocks in them
 //	list.go      the other files
-//	space.go     free space
-//	repair.go    reads what is sound of damaged files
-//	rebuild.go   replaces a damaged database by another one
+//	repair.go    reads what is sound of damaged files; replaces a database by another one
 package badgerdb
 
 import (
@@ -90,7 +88,7 @@ type DB struct {
 	lock *os.File
 
 	readOnly bool
-	met      met
+	damage   atomic.Pointer[error] // the first that a read, a compaction or Check has met since it was opened or rebuilt
 
 	compacting sync.Mutex // held while Compact runs; locked before writing
 	writing    sync.Mutex // held by whoever writes to the last part, or replaces parts
@@ -204,19 +202,16 @@ func OpenReadOnly(dir string, log *slog.Logger) (*DB, error) {
 	return d, nil
 }
 
-// met is the first damage that a read, a compaction or Check has met since the database was opened or rebuilt.
-type met struct{ first atomic.Pointer[error] }
-
-func (m *met) note(err error) {
+func (d *DB) noteDamage(err error) {
 	if err != nil {
 		first := err // so that only an error is allocated
-		m.first.CompareAndSwap(nil, &first)
+		d.damage.CompareAndSwap(nil, &first)
 	}
 }
 
 // Damage returns damage that was met, or nil.
 func (d *DB) Damage() error {
-	if err := d.met.first.Load(); err != nil {
+	if err := d.damage.Load(); err != nil {
 		return *err
 	}
 	return nil
@@ -230,7 +225,7 @@ func (d *DB) Recheck(ctx context.Context, pace func()) error {
 		return err
 	}
 	if found == nil {
-		d.met.first.Store(nil)
+		d.damage.Store(nil)
 	}
 	return errors.Join(found...)
 }
@@ -347,7 +342,7 @@ func (d *DB) checkTable(t *tableFile, want listed, pace func() error, use func(k
 		err = damaged(t.path, "it has %d entries instead of %d, or other ones", c.entries, want.entries)
 	}
 	if damage, ok := errors.AsType[*Damage](err); ok {
-		d.met.note(damage)
+		d.noteDamage(damage)
 	}
 	return err
 }

@@ -33,7 +33,7 @@ const mostNewTables = 48
 // that has failed.
 func firstUnsealed(parts []*part) int {
 	for i, h := range parts {
-		if !h.isSealed() {
+		if !isSealed(h.name) {
 			return i
 		}
 	}
@@ -95,8 +95,7 @@ func (d *DB) Merge(ctx context.Context, pace func()) error {
 func (d *DB) compact(ctx context.Context, pace func(), from func([]*part) int) error {
 	d.compacting.Lock()
 	defer d.compacting.Unlock()
-	c := &compaction{d: d, ctx: ctx, pace: paced(ctx, pace)}
-	return c.run(from)
+	return (&compaction{d: d, pace: paced(ctx, pace)}).run(from)
 }
 
 // CompactAndWait is Compact. When it returns nil, what was deleted or replaced before the call is in no file.
@@ -109,7 +108,6 @@ func (d *DB) CompactAndWait(ctx context.Context, pace func()) error {
 
 type compaction struct {
 	d    *DB
-	ctx  context.Context
 	pace func() error
 
 	parts []*part  // the old ones
@@ -304,21 +302,6 @@ func nameDir(dir string, l list, from string) (name string, err error) {
 	return name, durable.SyncPath(dir)
 }
 
-// failed notes damage.
-func (c *compaction) failed(err error) error {
-	if c.ctx.Err() == nil {
-		c.d.met.note(err)
-	}
-	return err
-}
-
-func (c *compaction) compare(what string, found contents) error {
-	if found == c.want {
-		return nil
-	}
-	return c.failed(&Damage{c.d.dir, fmt.Errorf("%w: %s %d entries, but %d are listed, or they are other ones", codec.ErrCorrupt, what, found.entries, c.want.entries)})
-}
-
 // copyEntries copies what is live to the new part.
 func (c *compaction) copyEntries(txn *Txn, w *partWriter) error {
 	var read contents
@@ -348,7 +331,9 @@ func (c *compaction) copyEntries(txn *Txn, w *partWriter) error {
 	if txn.bad != nil {
 		return txn.bad
 	}
-	if err := c.compare("reading has found", read); err != nil {
+	if read != c.want {
+		err := damaged(c.d.dir, "reading has found %d entries, but %d are listed, or they are other ones", read.entries, c.want.entries)
+		c.d.noteDamage(err)
 		return err
 	}
 	return w.flush()

@@ -48,7 +48,7 @@ func (t *Txn) NewIterator(opt IteratorOptions) *Iterator {
 		return cmp.Or(a.part-b.part, cmp.Compare(a.run[a.table].id, b.run[b.table].id)) > 0 // of a version, the newest table counts
 	})}
 	for n, part := range t.tables {
-		for _, r := range slices.Concat(part.first, part.added) {
+		for _, r := range part.runs {
 			if r = slices.DeleteFunc(slices.Clone(r), func(f *tableFile) bool { return f.version <= opt.Since }); len(r) > 0 {
 				c := cursors.Get().(*cursor)
 				c.part, c.run, c.reverse, c.mustSearch = n, r, opt.Reverse, true

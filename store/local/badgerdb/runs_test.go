@@ -78,8 +78,8 @@ func TestGetFindsTheNewestEntry(t *testing.T) {
 			checkAll("opened")
 		}
 	}
-	if h := m.current().tables.Load(); len(m.parts) < 2 || len(h.added) == 0 {
-		t.Errorf("%d parts; the new tables of the last one are in %d runs", len(m.parts), len(h.added))
+	if h := m.current().tables.Load(); len(m.parts) < 2 || len(h.runs) == 0 {
+		t.Errorf("%d parts; the new tables of the last one are in %d runs", len(m.parts), len(h.runs))
 	}
 	check(t, m.Close())
 }

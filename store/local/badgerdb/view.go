@@ -42,7 +42,7 @@ func (s Snapshot) Close() { s.d.release(s.parts) }
 // Txn reads as of one Flush. A read that needs a damaged block fails.
 type Txn struct {
 	tables  []*tables
-	met     *met
+	d       *DB
 	buf     buffer
 	cursors []*cursor // of its iterators
 	bad     error     // the first damage
@@ -56,7 +56,7 @@ func (d *DB) View(read func(txn *Txn) error) error {
 }
 
 func (d *DB) view(all []*tables, read func(txn *Txn) error) error {
-	txn := &Txn{tables: all, met: &d.met}
+	txn := &Txn{tables: all, d: d}
 	err := read(txn)
 	for _, c := range txn.cursors {
 		c.run = nil
@@ -71,7 +71,7 @@ func (d *DB) view(all []*tables, read func(txn *Txn) error) error {
 // found notes damage.
 func (t *Txn) found(err error) error {
 	if err != nil {
-		t.met.note(err)
+		t.d.noteDamage(err)
 		if t.bad == nil {
 			t.bad = err
 		}

@@ -1,10 +1,8 @@
 // Package codec has what the packages of the embedded engine share: byte forms that their files have in common, and the
 // values that they pass to each other. All byte forms are part of the data format: a change needs a new format version.
 //
-//	codec.go     Event: what the journal passes to the index about an event
+//	codec.go     Event and Entry; values with a checksum
 //	series.go    a series: the tag and name of an event, as bytes
-//	entry.go     Entry: an entry of the journal, as backups have it
-//	seal.go      values with a checksum
 //	decoder.go   varints and length-prefixed strings; the errors of corrupt values and unknown formats
 package codec
 

@@ -25,10 +25,9 @@
 // Files in reading order:
 //
 //	journal.go      Journal: open, record, resolve, close
-//	committer.go    writes group after group
+//	committer.go    writes group after group; numbers chunks and commits
 //	transaction.go  puts marks into a record
 //	links.go        identity links
-//	arena.go        the memory of one transaction
 //	chunks.go       the chunks of the log
 //	keystore.go     links and event_ids, in memory and in the database
 //	entries.go      those in memory
@@ -38,14 +37,12 @@
 //	forget.go       drops chunks, flushes links and event_ids, and removes files of the log (tidy)
 //	remove.go       removes links and remembered event_ids, and their bytes
 //	snapshot.go     the journal as of one commit, and what the last commits have written, for a backup
-//	restore.go      writes a journal from a backup
+//	restore.go      writes a journal from a backup, or from what can be read of damaged files
 //	migrate.go      reads links and remembered event_ids for another engine, or writes those of one; pauses
 //	chunk.go        the byte form of events
 //	keys.go         the keys of entries
-//	clock.go        numbers chunks and commits
 //	disk.go         counts what events take of the disk, and refuses them before it is full
 //	verify.go       checks all data
-//	repair.go      writes what can be read of damaged files into a new journal
 //
 // # The files
 //
@@ -56,7 +53,7 @@
 // # Entries
 //
 // A record of the log is a list of entries (codec.AppendEntry). Integers in keys are big endian. A merchant is the 16 bytes
-// of its UUID. A seq is the number of a chunk; versions of commits are from the same sequence (clock.go). Only the newest
+// of its UUID. A seq is the number of a chunk; versions of commits are from the same sequence (clock). Only the newest
 // entry of a key counts. All entries but chunks are also those of the database, which is of format "6".
 //
 //	'F'                                 format version, in ASCII digits; only in the database

@@ -375,28 +375,3 @@ func (k *keyStore) flushedUpTo() (m mark, err error) {
 	}
 	return m, codec.ErrCorrupt
 }
-
-// isStored reports whether an entry of the database is one that this version or 1.0.0 writes.
-func isStored(key, value []byte) (isLinkOrFormer, isEventID, ok bool) {
-	merchant := len(store.MerchantKey{})
-	switch {
-	case len(key) == 0:
-	case isFormerKey(key):
-		return false, false, true
-	case key[0] == prefixFormat && len(key) == 1:
-		return false, false, string(value) == Format
-	case key[0] == prefixForgotten && len(key) == 1:
-		return false, false, len(value) == 8
-	case key[0] == prefixFlushed && len(key) == 1:
-		return false, false, len(value) == 8 || len(value) == 12
-	case key[0] == prefixLink && len(key) == 1+merchant+32:
-		return true, false, isLink(value)
-	case key[0] == prefixFormer && len(key) == formerKeyBytes:
-		return true, false, isFormer(value)
-	case key[0] == prefixLinked && len(key) == 1+merchant+muidHashBytes:
-		return false, false, len(value) == 1
-	case key[0] == prefixDedupe && len(key) == 1+merchant+16:
-		return false, true, len(value) == 8
-	}
-	return false, false, false
-}

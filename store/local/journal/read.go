@@ -132,7 +132,6 @@ func (j *Journal) Scan(ctx context.Context, from, upTo uint64, of MerchantSet, u
 // to damaged, and goes on.
 func (j *Journal) Since(seq, upTo uint64, use func(events []codec.Event, last uint64) error, damaged func(DamagedChunk)) error {
 	r := reader{chunks: &j.chunks}
-	var passed []codec.Event
 	lost := j.lost
 	passLost := func(before uint64) {
 		for ; len(lost) > 0 && lost[0].Seq < before; lost = lost[1:] {
@@ -143,16 +142,12 @@ func (j *Journal) Since(seq, upTo uint64, use func(events []codec.Event, last ui
 	}
 	for _, s := range j.chunks.between(seq, upTo) {
 		passLost(s.seq)
-		events, err := r.read(s)
+		events, err := r.readIndexed(s)
 		if err != nil {
 			damaged(DamagedChunk{s.seq, err})
 			continue
 		}
-		passed = passed[:0]
-		for i := range events {
-			passed = append(passed, events[i].Event)
-		}
-		if err := use(passed, s.seq); err != nil {
+		if err := use(events, s.seq); err != nil {
 			return err
 		}
 	}

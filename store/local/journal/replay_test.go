@@ -237,7 +237,7 @@ func TestAFileOfTheLogIsLost(t *testing.T) {
 			if !readOnly.HasLost() {
 				t.Error("a check finds nothing lost")
 			}
-			testenv.Check(t, readOnly.CloseReadOnly())
+			testenv.Check(t, readOnly.Close())
 			to, said := t.TempDir(), 0
 			_, err = Repair(ctx, killed, to, Options{Log: quiet}, func(string, error) { said++ })
 			testenv.Check(t, err)

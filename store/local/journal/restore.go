@@ -189,8 +189,7 @@ func (w *Writer) putLog(ctx context.Context, dir string, wrong func(path string,
 	return nil
 }
 
-// isKey reports whether a key is one of the database.
-func isKey(key []byte) bool {
-	n := map[byte]int{prefixLink: 49, prefixFormer: formerKeyBytes, prefixLinked: 33, prefixDedupe: 33, prefixForgotten: 1}
-	return len(key) > 0 && n[key[0]] == len(key)
-}
+// keyBytes has the lengths of the keys of the database that are in backups, too.
+var keyBytes = map[byte]int{prefixLink: 49, prefixFormer: formerKeyBytes, prefixLinked: 33, prefixDedupe: 33, prefixForgotten: 1}
+
+func isKey(key []byte) bool { return len(key) > 0 && keyBytes[key[0]] == len(key) }

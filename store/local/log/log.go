@@ -4,7 +4,7 @@
 //	append.go  Append: one write and one sync; what happens after an error; Trim
 //	replay.go  Replay and Read; Damage
 //	tail.go    where the last file ends: torn, or damaged
-//	file.go    the format of a file and of a record
+//	file.go    the format of a file and of a record; corrects one wrong bit
 //	spare.go   the next file, allocated in advance
 //
 // # What is promised

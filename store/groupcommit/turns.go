@@ -100,8 +100,7 @@ const (
 	reservedBytes    = store.MaxEventBytes + 4<<10
 	maxReservedBytes = 16 << 20
 
-	// A merchant's requests are also refused while more than one group of its marks waits, and the first of them has
-	// waited for maxQueueTime.
+	// They are also refused while more than a group of their merchant's marks waits, the first of them for maxQueueTime.
 	maxQueueTime = time.Second
 
 	// After these marks, the committer checks for merchants whose requests arrived since.
@@ -177,8 +176,7 @@ func (q *turns) begin() {
 	}
 }
 
-// take gives turns until the group has takeMarks more marks, and returns the parts that were taken. When it returns none,
-// the group is complete.
+// take gives turns until the group has takeMarks more marks, and returns what was taken; nothing: the group is complete.
 func (q *turns) take() []Part {
 	parts, enough := len(q.group), min(q.taken+takeMarks, MaxMarks)
 	for q.now.len() > 0 && q.taken < enough && q.size < groupBytes {
@@ -247,9 +245,8 @@ func (q *turns) turn(t *tenant) bool {
 	return true
 }
 
-// finish ends the group, and returns it. err, unless it is nil, is the error of the requests that have a part in it. A
-// request of which an earlier group has recorded a part gets an error without a kind: KindUnavailable would promise that
-// nothing was recorded.
+// finish ends the group, and returns it. err is the error of the requests that have a part in it. If an earlier group has
+// recorded a part of one, its error has no kind: KindUnavailable would promise that nothing was recorded.
 func (q *turns) finish(err error) []Part {
 	for _, p := range q.group {
 		switch {

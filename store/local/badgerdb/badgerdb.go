@@ -130,8 +130,7 @@ func lock(dir string, log *slog.Logger) (*DB, error) {
 	return &DB{dir: dir, log: log, lock: f}, nil
 }
 
-// unlock gives up the lock before it closes the file. Closing alone would not: a child process that is being started has the
-// file open, too.
+// unlock gives up the lock before it closes the file: a child process that is being started has the file open, too.
 func (d *DB) unlock() error {
 	return errors.Join(unix.Flock(int(d.lock.Fd()), unix.LOCK_UN), d.lock.Close())
 }
@@ -303,8 +302,8 @@ func (d *DB) TableBytes() (bytes int64) {
 	return bytes
 }
 
-// Check reads all tables, and passes damage to found. A table that Compact removes meanwhile is left out. Check calls pace
-// between blocks, and fails when ctx ends.
+// Check reads all tables that are not removed meanwhile. It passes damage to found, calls pace between blocks, and fails
+// when ctx ends.
 func (d *DB) Check(ctx context.Context, pace func(), found func(*Damage)) error {
 	checked := map[string]bool{}
 	for {

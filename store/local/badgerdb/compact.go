@@ -14,8 +14,8 @@ import (
 	"mtagd/store/local/durable"
 )
 
-// NeedsMerge reports whether it is time for Merge: the unsealed parts are as large as the sealed ones, or have so many
-// tables that reads become slow.
+// NeedsMerge reports whether the unsealed parts are as large as the sealed ones, or have so many tables that reads become
+// slow.
 func (d *DB) NeedsMerge() bool {
 	parts := d.acquire()
 	defer d.release(parts)
@@ -29,8 +29,8 @@ func (d *DB) NeedsMerge() bool {
 
 const mostNewTables = 48
 
-// firstUnsealed returns which part is the first one that is not sealed: the last part, or one before it, after a compaction
-// that has failed.
+// firstUnsealed returns the place of the first unsealed part: the last one, or one before it, after a compaction that has
+// failed.
 func firstUnsealed(parts []*part) int {
 	for i, h := range parts {
 		if !isSealed(h.name) {
@@ -81,8 +81,8 @@ func toMerge(parts []*part) (from int) {
 //  4. Write the list of the last part: from now on, the new part counts instead of the old ones.
 //  5. Remove the old parts when their last reader ends. CompactAndWait waits for that.
 //
-// Compact returns damage that it finds; then the old parts stay in use. After a kill, the next Open removes the new part;
-// after step 4, the old ones.
+// After damage, which it returns, the old parts stay in use. After a kill, Open removes the new part, or after step 4 the
+// old ones.
 func (d *DB) Compact(ctx context.Context, pace func()) error {
 	return d.compact(ctx, pace, func([]*part) int { return 0 })
 }

@@ -122,8 +122,7 @@ func (it *Iterator) end(damage error) {
 	it.bad = it.t.found(damage)
 }
 
-// nextKey passes over all entries of the next key, and keeps the newest one that is wanted: there may be none. It returns
-// false at the end.
+// nextKey passes the entries of the next key, and keeps the newest one that is wanted, if any. It returns false at the end.
 func (it *Iterator) nextKey() (more bool) {
 	it.valid = false
 	known := false

@@ -140,8 +140,7 @@ func (d *DB) awaitRemoval(ctx context.Context) error {
 	return nil
 }
 
-// replace replaces neighbouring parts by others, which may be none. With no parts to replace, the others come last. The
-// caller holds writing.
+// replace replaces neighbouring parts by others. With none to replace, the others come last. The caller holds writing.
 func (d *DB) replace(was, by []*part) {
 	d.mu.Lock()
 	for _, h := range by {

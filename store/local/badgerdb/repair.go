@@ -95,8 +95,7 @@ func (r Range) Meets(prefix []byte) bool {
 // Equal reports whether two ranges are the same.
 func (r Range) Equal(o Range) bool { return bytes.Equal(r.From, o.From) && bytes.Equal(r.To, o.To) }
 
-// gaps finds the ranges of lost keys, from the key before a lost block to the key after it. It gets the keys of one or more
-// tables in their order.
+// gaps finds ranges of lost keys, from the key before a lost block to the one after it. It gets the keys of tables in order.
 type gaps struct {
 	lost []Range
 	last []byte // the last key

@@ -139,8 +139,7 @@ func (t *tables) get(key []byte, hash uint32, buf *buffer) (e codec.Entry, known
 
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
-// Get returns the value of a key, as of the last Flush. It returns a Damage when a block that may have the key cannot be
-// read.
+// Get returns the value of a key, as of the last Flush. A block that may have it and cannot be read is a Damage.
 func (d *DB) Get(key []byte) (value []byte, found bool, err error) {
 	parts := d.acquire()
 	defer d.release(parts)

@@ -30,8 +30,8 @@ type Entry struct {
 	Deleted    bool   // it says that the key was deleted
 }
 
-// AppendEntry appends the byte form of an entry: key and value (each length-prefixed), version, expiry, and 1 if the key
-// was deleted, else 0 (uvarints).
+// AppendEntry appends an entry: key and value (each length-prefixed), version, expiry, and 1 if it is a deletion, else 0
+// (uvarints).
 func AppendEntry(b []byte, e Entry) []byte {
 	b = AppendPrefixed(b, e.Key)
 	b = AppendPrefixed(b, e.Value)
@@ -65,8 +65,7 @@ func (d *Decoder) Entry() Entry {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Seal appends the CRC-32C of key and b (4 bytes, big endian) to b. So a value that damage has put under another key is not
-// taken for that key's.
+// Seal appends the CRC-32C of key and b (4 bytes, big endian) to b. So the value of another key is not taken for that key's.
 func Seal(key, b []byte) []byte { return binary.BigEndian.AppendUint32(b, checksum(key, b)) }
 
 // Unseal checks the sealed value of a key, and returns it without its checksum. When the value is damaged or missing,

@@ -12,8 +12,8 @@ import (
 	"mtagd/store/local/log"
 )
 
-// chunks are the chunks of the log that were not forgotten, in the order of receipt. The newest ones are in memory, so that
-// reads need no file.
+// chunks are those of the log that were not forgotten, in the order of receipt. The newest are in memory: to read them needs
+// no file.
 type chunks struct {
 	log *log.Log
 
@@ -73,8 +73,7 @@ func (s *stored) mayHave(of MerchantSet) bool {
 	return of == nil || s.merchants == nil || slices.ContainsFunc(s.merchants, func(hash uint32) bool { _, has := of[hash]; return has })
 }
 
-// maxHeld is how many bytes of chunks are in memory, as they are stored. So much waits for the archive only when that cannot
-// keep up.
+// maxHeld is how many bytes of chunks are in memory, as stored. So much waits for the archive only when that cannot keep up.
 const maxHeld = 24 << 20
 
 // add adds the chunks of a record, and does not keep the slice. The record in memory must not change.

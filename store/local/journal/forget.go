@@ -11,8 +11,7 @@ import (
 	"mtagd/store/local/space"
 )
 
-// Forget drops the chunks up to and including last, whose events are on disk elsewhere. Call it after Start, from one
-// goroutine.
+// Forget drops the chunks up to last, whose events are on disk elsewhere. Call it after Start, from one goroutine.
 func (j *Journal) Forget(last uint64) error {
 	err := j.committer.edit(func(t *transaction) error {
 		t.set([]byte{prefixForgotten}, binary.BigEndian.AppendUint64(nil, last), 0)
@@ -84,8 +83,7 @@ const (
 	flushBytes   = 32 << 20
 )
 
-// tidy moves links and event_ids from the log to the database now and then, compacts that, and removes files of the log that
-// are not needed any more, until Close.
+// Until Close, tidy moves links and event_ids from the log to the database, compacts that, and removes files of the log.
 func (j *Journal) tidy() {
 	tick := time.NewTicker(tidyInterval)
 	defer tick.Stop()
@@ -181,8 +179,8 @@ func (j *Journal) filter() {
 	}
 }
 
-// trim removes the files of the log that are not needed, unless a snapshot may need them. During a purge it does nothing:
-// events must be flushed meanwhile.
+// trim removes the unneeded files of the log, unless a snapshot may need them, or a purge runs: events must be flushed
+// meanwhile.
 func (j *Journal) trim() error {
 	if !j.copying.TryLock() {
 		return nil

@@ -112,12 +112,10 @@ type Options struct {
 	// It gets all ranges of lost keys, those of Lost included; nil: nothing is called.
 	Rebuilding func(lost []badgerdb.Range) error
 
-	// Lost has the ranges of keys that damage has cost before. A look-up in them fails with KindUnavailable when it finds
-	// nothing, until Refilled.
+	// Lost has the ranges of keys that damage has cost before: until Refilled, not to find one in them is KindUnavailable.
 	Lost []badgerdb.Range
 
-	// Pace returns the function that background work on the database calls between pieces of work, to pause; nil: there are
-	// no pauses.
+	// Pace returns what background work on the database calls between pieces of work, to pause; nil: no pauses.
 	Pace func() func()
 }
 
@@ -320,8 +318,7 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 	return nil
 }
 
-// LastChunk returns the number of the last chunk on disk; 0 when there was none. Unlike Committed, it can be called before
-// Start.
+// LastChunk returns the number of the last chunk on disk; 0: there was none. Unlike Committed, it may come before Start.
 func (j *Journal) LastChunk() (seq uint64, err error) { return j.LastChunkAt(math.MaxUint64) }
 
 // LastChunkAt returns the number of the last chunk that was on disk after the commit with this version.

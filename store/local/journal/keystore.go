@@ -18,8 +18,8 @@ import (
 	"mtagd/store/local/log"
 )
 
-// keyStore has the links and the remembered event_ids. Those that were written since the last flush are in memory, and in
-// the log. All others are in a database.
+// keyStore has the links and the remembered event_ids: those since the last flush in memory (and in the log), others in a
+// database.
 type keyStore struct {
 	db    *badgerdb.DB
 	isNew bool // nothing was committed
@@ -64,8 +64,7 @@ func tryKeys(dir string, logger *slog.Logger) (*keyStore, error) {
 	return k, nil
 }
 
-// copyKeys copies what can be read of a damaged database into a new one in the directory to. It adds what is lost to what
-// was lost before.
+// copyKeys copies what can be read of a damaged database into a new one in the directory to. It adds what is lost to before.
 func copyKeys(ctx context.Context, dir, to string, logger *slog.Logger, damage error, before []badgerdb.Range) (lost []badgerdb.Range, err error) {
 	logger.Error("the database of links and event_ids is damaged: a new one is made of what can be read", "error", damage)
 	keys, err := tryKeys(to, logger)
@@ -239,8 +238,7 @@ func (k *keyStore) eachUnflushed(use func(key, value []byte)) {
 	}
 }
 
-// begin takes what the next flush writes, and reports whether there is anything. No commit of the journal may be under way,
-// and no other flush.
+// begin takes what the next flush writes, if there is anything. No commit may be under way, and no other flush.
 func (k *keyStore) begin() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -248,9 +246,8 @@ func (k *keyStore) begin() bool {
 	return k.memory.flushing > 0
 }
 
-// flush writes what begin has taken to the database, with this version. end is where the log ended when begin was called. When
-// it returns nil, all is on disk. After an error a later flush writes it. A merge may make a part of it readable before: all is
-// in memory, too.
+// flush writes what begin has taken to the database, with this version; end is where the log ended then. After an error a
+// later flush writes it. A merge may make a part of it readable before: all is in memory, too.
 func (k *keyStore) flush(version uint64, end mark) error {
 	k.mu.RLock()
 	memory := k.memory // what is flushed does not change

@@ -126,8 +126,7 @@ func (t *transaction) link(m store.MerchantKey, id *store.Identity) error {
 	return nil
 }
 
-// replace makes a link a former one, and returns the one that replaces it. That was a former one itself if the identifier
-// led to the muid before.
+// replace makes a link a former one, and returns the next one: a former one, if the identifier led to the muid before.
 func (t *transaction) replace(m store.MerchantKey, k store.IdentityKey, now link, muid []byte) (next link, err error) {
 	next = link{muid: muid, former: now.former}
 	key := appendFormerKey(nil, m, k, muid)

@@ -52,9 +52,9 @@ func newWriter(l *log.Log, keys *keyStore) (*Writer, error) {
 // writtenAtOnce is about how many bytes of chunks are in a record.
 const writtenAtOnce = 1 << 20
 
-// Put writes an entry. Of the entries with the same key, the one with the greatest version counts. Chunks must be put in the
-// order of receipt. Put ignores a repeated chunk, and the deletion of a chunk, whose events are in the archive. It converts
-// the entries of a version before 1.0.0.
+// Put writes an entry. Of those with one key, the one with the greatest version counts. Chunks come in the order of receipt.
+// Put ignores repeated chunks, and deletions of chunks, whose events are in the archive. It converts entries from before
+// 1.0.0.
 func (w *Writer) Put(e codec.Entry) error {
 	if IsChunk(e) {
 		return w.putChunk(e)
@@ -78,8 +78,7 @@ func (w *Writer) Put(e codec.Entry) error {
 	return w.keys.db.Put(e)
 }
 
-// formerFormats are those before 1.0.0. Before "5" a link was a muid alone, which never begins with linkMark. It becomes a
-// claimed link.
+// formerFormats are those before 1.0.0. Before "5" a link was a muid alone, without linkMark. It becomes a claimed link.
 var formerFormats = []string{"3", "4", "5"}
 
 // isFormerKey reports whether a key is of an entry that 1.0.0 and earlier versions wrote, and that is not read any more.

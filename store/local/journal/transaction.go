@@ -33,8 +33,8 @@ type transaction struct {
 	eventID  eventIDKey        // that of the last mark
 	received []byte            // its value
 
-	// The open chunk, which takes the next events. There is none while chunkEvents is 0; then seq is the number of the
-	// last closed one.
+	// The open chunk, which takes the next events. While chunkEvents is 0 there is none, and seq is the number of the last
+	// one.
 	seq         uint64
 	chunkStart  int      // where the chunk begins in arena.chunks
 	chunkEvents int      // number of its events
@@ -183,8 +183,7 @@ func (t *transaction) change(e codec.Entry) {
 	t.keys.set(e)
 }
 
-// arena is the memory of one transaction, until the callback has read its events. Slices of the arena stay valid when the
-// arena grows.
+// arena is the memory of a transaction until the callback has read its events. Slices of it stay valid when it grows.
 type arena struct {
 	chunks []byte        // chunks, one after the other
 	packed []byte        // the last one, as it is stored

@@ -299,8 +299,7 @@ func (f *file) blocks(from, to int64, visit func(offset int64, b []byte) bool) {
 	}
 }
 
-// findRecord returns the offset of the first head of a record between two offsets, or 0. In a file whose first position is
-// not known, it may have any position.
+// findRecord returns the offset of the first head of a record, or 0. In a file of unknown position, any one counts.
 func (f *file) findRecord(from, to int64) (found int64, h head) {
 	f.blocks(from, to, func(offset int64, b []byte) bool {
 		at := f.position(offset)

@@ -100,8 +100,7 @@ type Position uint64
 // MaxRecord is the largest payload of a record, in bytes.
 const MaxRecord = 16 << 20
 
-// DefaultFileSize is the size of a file, in bytes, header included. Two files are allocated at any time. A larger record gets
-// a larger file.
+// DefaultFileSize is the size of a file, in bytes; a larger record gets a larger one. Two files are allocated at any time.
 const DefaultFileSize = 4 << 20
 
 // firstSize is the size of the file that Open begins, if others are larger: Open waits until its zeros are on disk.
@@ -180,8 +179,7 @@ func (l *Log) open(start func(files, unused []*file) error) error {
 	return nil
 }
 
-// openFiles opens all files, reads their headers, and sorts them by their first position. Unused files have no records
-// that count.
+// openFiles opens all files, reads their headers, and sorts them by position. Unused files have no records that count.
 func (l *Log) openFiles() (files, unused []*file, err error) {
 	names, err := filepath.Glob(filepath.Join(l.dir, "*"+suffix))
 	if err != nil {

@@ -14,8 +14,7 @@ type tail struct {
 // end returns where the last record ends.
 func (t tail) end() int64 { return t.cut + int64(len(t.last)) }
 
-// findTail looks for the end of the records of a file. Damage before the last record is left to Replay. If nothing follows
-// the file, it must not be cut off.
+// findTail looks for the end of the records of a file. Replay finds damage before it. The last file must not be cut off.
 func (f *file) findTail(isLast bool) (tail, error) {
 	info, err := f.Stat()
 	if err != nil {

@@ -78,17 +78,16 @@ const (
 
 	// At twice as many entries nothing is applied until the merge is done: the queue fills, and then commits wait.
 	//
-	// While the disk is full, merges fail and are retried, until maxUnmerged entries wait for one. That is enough: on a full
-	// disk the journal accepts no events, and the events that wait in its queue (32 MiB) and in this package's are less than
-	// twice mergeEntries.
+	// While the disk is full, merges fail and are retried, until maxUnmerged entries wait for one. That is enough: the
+	// journal accepts no events then, and those in its queue (32 MiB) and in this package's are less than twice
+	// mergeEntries.
 	maxUnmerged = 8 * mergeEntries
 
 	// A batch of more than applyPiece events is applied in several pieces, each of whole chunks: listings wait for one
 	// piece, and not for the batch, which may take 10 ms.
 	applyPiece = 256
 
-	// maxQueue is how many commits may wait to be applied. Applying is several times as fast as committing, so the queue
-	// is nearly always empty.
+	// maxQueue is how many commits may wait to be applied. Applying is much faster than committing: few ever wait.
 	maxQueue = 16
 )
 
@@ -223,12 +222,11 @@ func (x *Index) Failure() error {
 	return err
 }
 
-// Wait returns nil when the events of all chunks up to seq are in the trees. It returns an error when ctx ends, and once
-// the index has failed, whatever seq is.
+// Wait returns nil when the events of the chunks up to seq are in the trees, and an error when ctx ends or the index has
+// failed.
 func (x *Index) Wait(ctx context.Context, seq uint64) error { return x.progress.wait(ctx, seq) }
 
-// applyBatch applies a batch and releases it. After a failure it only releases the batch: the events are in the journal,
-// and the next start replays them.
+// applyBatch applies a batch and releases it. After a failure it applies nothing: the next start replays the events.
 func (x *Index) applyBatch(b committedBatch) {
 	defer b.release()
 	if x.Failure() != nil {
@@ -378,8 +376,7 @@ func (x *Index) Usage(ctx context.Context, m store.MerchantKey) (events, bytes u
 	return events, bytes, err
 }
 
-// CountFrom returns how many events of a merchant the trees have from a time on (µs since 1970), and the last chunk whose
-// events they have, as of one moment.
+// CountFrom counts the events of a merchant from a time on (µs since 1970), and returns the last chunk that the trees have.
 func (x *Index) CountFrom(ctx context.Context, m store.MerchantKey, from int64) (events, upTo uint64, err error) {
 	err = x.view(ctx, m, func(r *reader) error {
 		upTo = r.upTo
@@ -426,8 +423,7 @@ func (x *Index) viewAll(ctx context.Context, merchants []store.MerchantKey, read
 	})
 }
 
-// snapshot begins a transaction, and returns what is in memory of these merchants (nil: nothing) and x.covered, as of one
-// moment.
+// snapshot begins a transaction, and returns what is in memory of merchants (nil: nothing), and x.covered, as of one moment.
 func (x *Index) snapshot(merchants []store.MerchantKey) (tx *bolt.Tx, memory []*recentEvents, upTo uint64, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

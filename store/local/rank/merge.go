@@ -23,9 +23,8 @@ import (
 //   - A merge that exceeds txBudget takes several transactions. When it is cut off, the next merge deletes what it left
 //     behind.
 
-// txBudget bounds the memory of a merge: it is how many entries one transaction may load, write or delete. Events are
-// merged in the order of the tree, so a node is seldom needed again once it is written. The sweeper has a smaller budget, as
-// merges wait for its transactions.
+// txBudget bounds the memory of a merge: the entries that a transaction may load, write or delete. Events are merged in the
+// order of the tree, so few nodes are needed again. The sweeper has a smaller budget, as merges wait for it.
 const (
 	txBudget    = 250_000
 	sweepBudget = 125_000
@@ -152,8 +151,7 @@ func (t *treeEdit) load(id uint64) (*node, error) {
 	return loadNode(t.nodes, t.m, id, &nodeArena{})
 }
 
-// free notes a stored subtree to be deleted; one of height 0 is a single node. store passes it to the sweeper: until then
-// the subtree is part of the stored tree.
+// free notes a subtree for the sweeper; one of height 0 is a single node. Until store, it is part of the stored tree.
 func (t *treeEdit) free(id uint64, height uint8) {
 	t.freed = append(t.freed, freedSubtree{t.m, id, height})
 }
@@ -223,8 +221,7 @@ func (w *merger) spend(entries int) error {
 	return w.next()
 }
 
-// deleteSubtree deletes a node that is in no tree, and all below it. The node is deleted last, so that after a kill the
-// others are still found.
+// deleteSubtree deletes a node that is in no tree, and first all below it: after a kill the rest is still found.
 func (w *merger) deleteSubtree(m store.MerchantKey, id uint64, height uint8) error {
 	if w.nodes.Get(nodeKey(m, id)) == nil {
 		return nil // already deleted, before a kill

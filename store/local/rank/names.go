@@ -17,8 +17,7 @@ import (
 // maxRun events, which are N/maxRun to 3N/maxRun.
 //
 // Each run knows its first and last Key. Events come nearly in the order of time, so a time range begins or ends within few
-// runs. For a page that is sorted by name, these runs are read whole (runInRange). All other runs count what is within the
-// range.
+// runs. For a page by name, these are read whole (runInRange); all others count what is in the range.
 
 // run is some of a merchant's events of overflow series: a counted tree in the order of names.
 type run struct {
@@ -106,8 +105,7 @@ func (t *treeEdit) eventsOf(r *run) (events []entry, err error) {
 	return events, err
 }
 
-// removeNamed removes the events for whose keys gone returns true from the runs. It reads only runs for which concerns
-// returns true.
+// removeNamed removes the events for whose keys gone returns true from the runs that concerns selects. Others are not read.
 func (t *treeEdit) removeNamed(concerns func(r *run) bool, gone func(k Key) bool) error {
 	for i := range t.runs {
 		r := &t.runs[i]

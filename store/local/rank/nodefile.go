@@ -34,8 +34,7 @@ var (
 // Format is the version of the file's layout.
 const Format = "5"
 
-// openFile opens or creates the file. The error for one that is damaged is codec.ErrCorrupt, and for one of another format
-// codec.UnknownFormat.
+// openFile opens or creates the file. Its error is codec.ErrCorrupt for damage, codec.UnknownFormat for another format.
 func openFile(path string, opt bolt.Options) (*boltfile.DB, error) {
 	db, err := boltfile.OpenChecked(path, opt, boltfile.CheckBranches)
 	if err != nil {

@@ -83,8 +83,7 @@ func (o *overflowNames) member() []bool {
 	return members
 }
 
-// addTotals adds the number of events within the summary's range to the totals of their groups. It drops the names that
-// have none.
+// addTotals adds the events within the summary's range to the totals of their groups. It drops names without any.
 func (o *overflowNames) addTotals(totals map[string]uint64, s *summary) error {
 	names := slices.DeleteFunc(slices.Clone(o.names), func(name string) bool { return o.counts(o.series, name) })
 	n := make([]uint64, len(names))

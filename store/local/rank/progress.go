@@ -13,8 +13,7 @@ type progress struct {
 	changed chan struct{} // closed when applied or err changes; nil while no one waits
 }
 
-// wait returns nil when the chunks up to seq are applied. It returns an error when ctx ends, and once applying has failed,
-// whatever seq is.
+// wait returns nil when the chunks up to seq are applied, and an error when ctx ends or applying has failed.
 func (p *progress) wait(ctx context.Context, seq uint64) error {
 	for {
 		changed, err := p.reached(seq)

@@ -11,8 +11,8 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// Page returns the positions of the selection's page, in the order of the listing, and the number of all selected events.
-// Both are as of one moment.
+// Page returns the positions of a page, in the order of the listing, and the number of all selected events, as of one
+// moment.
 func (x *Index) Page(
 	ctx context.Context, m store.MerchantKey, s *Selection,
 ) (total uint64, page []store.Position, err error) {
@@ -28,8 +28,8 @@ func (x *Index) Page(
 	return total, page, err
 }
 
-// page finds a page. Its events are in the counted trees. Those of overflow series are there without their names: if these
-// are needed, they are taken from the runs.
+// page finds a page in the counted trees. These have no names of overflow events: where they are needed, they come from the
+// runs.
 func (r *reader) page(s *Selection) (total uint64, page []entry, err error) {
 	q := pageQuery{reader: r, Selection: s, sections: map[string][]bool{}, sizes: map[string]int{}}
 	all := sources{compare: byKey}
@@ -82,8 +82,8 @@ type pageQuery struct {
 	overflow []uint32          // overflow series with events in the time range, if the query needs their names
 }
 
-// addTrees adds a source for each counted tree with events of the selection. It returns how many events of overflow series
-// these do not have.
+// addTrees adds a source for each tree with events of the selection. It returns how many events of overflow series they
+// lack.
 func (q *pageQuery) addTrees(to *sources) (overflow int, err error) {
 	earlier, within := make([][]uint64, len(q.trees)), make([][]uint64, len(q.trees)) // by tree and series
 	selected := make([]uint64, len(q.series))

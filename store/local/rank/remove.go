@@ -108,9 +108,8 @@ func (x *Index) Drop(ctx context.Context, m store.MerchantKey) error {
 	return err
 }
 
-// remove has change remove events from a merchant's stored tree, if it has one. change may return errNoChange. If events in
-// memory concern the removal, it has all events merged first: concerns gets the root of their tree, and the chunk up to
-// which the stored tree has the events.
+// remove has change remove events from a stored tree, if there is one; it may return errNoChange. If events in memory
+// concern it, all are merged first: concerns gets the root of their tree, and the last chunk that is stored.
 func (x *Index) remove(
 	ctx context.Context, m store.MerchantKey, concerns func(root *child, covered uint64) bool, change func(t *treeEdit) error,
 ) (removed uint64, err error) {

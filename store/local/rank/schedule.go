@@ -61,8 +61,7 @@ func (m *mergeState) queue() <-chan committedBatch {
 	return m.x.queue
 }
 
-// startIfDue starts a merge in another goroutine when one is due or requested, or much is in memory. While the disk is full,
-// much in memory does not make a merge due.
+// startIfDue starts a merge when one is due or requested, or, unless the disk is full, much is in memory.
 func (m *mergeState) startIfDue() {
 	x := m.x
 	if err := x.Failure(); err != nil {
@@ -114,8 +113,7 @@ func (m *mergeState) answerWaiting(err error) {
 	m.waiting = nil
 }
 
-// finish waits for the running merge, and merges what has been applied since. When the disk is full it merges nothing:
-// the next start replays these events.
+// finish waits for the running merge, and merges the rest. When the disk is full, the next start replays it.
 func (m *mergeState) finish() {
 	defer func() { m.answer(errClosed) }()
 	if m.running {

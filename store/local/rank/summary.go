@@ -153,8 +153,7 @@ func (s *summary) span() (first, last *time.Time, err error) {
 	return new(time.UnixMicro(least).UTC()), new(time.UnixMicro(greatest).UTC()), nil
 }
 
-// chooseGroups finds the groups with the most events, and returns the names of overflow series that have to be counted
-// one by one.
+// chooseGroups finds the largest groups, and returns the names of overflow series that have to be counted one by one.
 func (s *summary) chooseGroups(ctx context.Context) (overflow []*overflowNames, err error) {
 	totals := map[string]uint64{} // by key of the group
 	for _, r := range s.readers {
@@ -253,8 +252,7 @@ func (s *summary) adder(r keptReader) useCount {
 	}
 }
 
-// addOverflow adds the counts of names of an overflow series. Without a names filter they are counted already, in the last
-// column.
+// addOverflow adds the counts of names of an overflow series. Without a filter, the last column has them already.
 func (s *summary) addOverflow(o *overflowNames) error {
 	rest := len(s.groups)
 	var names []string

@@ -43,9 +43,8 @@ func (x *Index) StoredUpTo() (covered uint64, err error) {
 	return covered, err
 }
 
-// Verify checks what is stored: pages, records, and the order and the counts of the trees. Events are applied and
-// merged meanwhile; the stored trees that it sees have at least the events up to StoredUpTo before the call. It returns
-// an error only when ctx ends.
+// Verify checks pages, records, and the order and the counts of the stored trees. Events are applied and merged meanwhile;
+// the trees have at least those up to StoredUpTo before the call. It fails only when ctx ends.
 func (x *Index) Verify(ctx context.Context, c Check) error {
 	v := verifier{x: x, ctx: ctx, Check: c}
 	if err := boltfile.Check(x.db); err != nil {

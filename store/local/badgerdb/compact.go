@@ -115,6 +115,9 @@ type compaction struct {
 	name  string   // of the new part
 	want  contents
 	stuck bool // it is not known which of them count
+
+	builder *builder // of the new part's tables
+	list    list     // of the new part
 }
 
 func (c *compaction) run(from func([]*part) int) (err error) {
@@ -150,38 +153,31 @@ func (c *compaction) writePart(dir string) (hasTables bool, err error) {
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
 		return false, err
 	}
-	w := partWriter{c: c, dir: dir, builder: newBuilder(tableBytes), list: list{older: c.older, tables: map[uint64]listed{}}}
-	defer w.builder.release()
-	err = c.d.view(tablesOf(c.parts), func(txn *Txn) error { return c.copyEntries(txn, &w) })
+	c.builder, c.list = newBuilder(tableBytes), list{older: c.older, tables: map[uint64]listed{}}
+	defer c.builder.release()
+	err = c.d.snapshotOf(c.parts).View(func(txn *Txn) error { return c.copyEntries(txn, dir) })
 	if err == nil {
-		err = cmp.Or(w.list.write(dir), durable.SyncPath(c.d.dir))
+		err = cmp.Or(c.list.write(dir), durable.SyncPath(c.d.dir))
 	}
-	return len(w.list.tables) > 0, err
-}
-
-type partWriter struct {
-	c       *compaction
-	dir     string
-	builder *builder
-	list    list
+	return len(c.list.tables) > 0, err
 }
 
 // flush writes the table that was begun.
-func (w *partWriter) flush() error {
-	if w.builder.table == nil {
+func (c *compaction) flush(dir string) error {
+	if c.builder.table == nil {
 		return nil
 	}
-	if err := w.c.d.room(0); err != nil {
+	if err := c.d.room(0); err != nil {
 		return err
 	}
-	id := uint64(len(w.list.tables) + 1)
-	t, err := w.builder.write(w.dir, id, w.c.pace, nil)
+	id := uint64(len(c.list.tables) + 1)
+	t, err := c.builder.write(dir, id, c.pace, nil)
 	if err != nil {
 		return err
 	}
-	w.list.tables[id] = listed{t.size, w.builder.contents, t.sum}
+	c.list.tables[id] = listed{t.size, c.builder.contents, t.sum}
 	t.close()
-	return w.c.pace()
+	return c.pace()
 }
 
 // begin flushes, begins a new last part, and notes what is to be read. parts stays nil when there is nothing to do.
@@ -303,7 +299,7 @@ func nameDir(dir string, l list, from string) (name string, err error) {
 }
 
 // copyEntries copies what is live to the new part.
-func (c *compaction) copyEntries(txn *Txn, w *partWriter) error {
+func (c *compaction) copyEntries(txn *Txn, dir string) error {
 	var read contents
 	bytesRead := 0
 	it := txn.NewIterator(IteratorOptions{Deletions: true, each: func(e *codec.Entry) {
@@ -321,12 +317,12 @@ func (c *compaction) copyEntries(txn *Txn, w *partWriter) error {
 		if e.Deleted && len(c.older) == 0 { // else it hides older entries in the parts before
 			continue
 		}
-		if w.builder.bytes >= tableBytes {
-			if err := w.flush(); err != nil {
+		if c.builder.bytes >= tableBytes {
+			if err := c.flush(dir); err != nil {
 				return err
 			}
 		}
-		w.builder.add(e)
+		c.builder.add(e)
 	}
 	if txn.bad != nil {
 		return txn.bad
@@ -336,7 +332,7 @@ func (c *compaction) copyEntries(txn *Txn, w *partWriter) error {
 		c.d.noteDamage(err)
 		return err
 	}
-	return w.flush()
+	return c.flush(dir)
 }
 
 // switchOver makes the new part count instead of the old ones.

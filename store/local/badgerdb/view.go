@@ -22,19 +22,17 @@ type Snapshot struct {
 
 // Snapshot returns the database as of the last Flush.
 func (d *DB) Snapshot() Snapshot {
-	parts := d.acquire()
-	return Snapshot{d, parts, tablesOf(parts)}
+	return d.snapshotOf(d.acquire())
 }
 
-func tablesOf(parts []*part) (all []*tables) {
+// snapshotOf returns a snapshot of acquired parts.
+func (d *DB) snapshotOf(parts []*part) Snapshot {
+	s := Snapshot{d: d, parts: parts}
 	for _, h := range parts {
-		all = append(all, h.tables.Load())
+		s.tables = append(s.tables, h.tables.Load())
 	}
-	return all
+	return s
 }
-
-// View is DB.View as of the snapshot.
-func (s Snapshot) View(read func(txn *Txn) error) error { return s.d.view(s.tables, read) }
 
 // Close releases the files that only the snapshot needs.
 func (s Snapshot) Close() { s.d.release(s.parts) }
@@ -55,8 +53,9 @@ func (d *DB) View(read func(txn *Txn) error) error {
 	return s.View(read)
 }
 
-func (d *DB) view(all []*tables, read func(txn *Txn) error) error {
-	txn := &Txn{tables: all, d: d}
+// View is DB.View as of the snapshot.
+func (s Snapshot) View(read func(txn *Txn) error) error {
+	txn := &Txn{tables: s.tables, d: s.d}
 	err := read(txn)
 	for _, c := range txn.cursors {
 		c.run = nil

@@ -23,15 +23,6 @@ type chunks struct {
 	onDisk int      // the first ones, which are only in the log
 }
 
-// heldRecord points to a record in memory. It points to nil when the record is only in the log.
-type heldRecord struct{ atomic.Pointer[[]byte] }
-
-func newHeldRecord(record []byte) *heldRecord {
-	h := new(heldRecord)
-	h.Store(&record)
-	return h
-}
-
 // stored is a chunk.
 type stored struct {
 	seq, version uint64
@@ -42,16 +33,17 @@ type stored struct {
 	merchants    []uint32     // hashOf the merchants with events in it; nil for chunks from before the start
 }
 
+// heldRecord is a record in memory. It points to nil when the record is only in the log.
+type heldRecord = atomic.Pointer[[]byte]
+
 // packed returns the chunk as it is stored; nil when it is only in the log.
 func (s *stored) packed() []byte {
-	if s.record == nil {
-		return nil
+	if s.record != nil {
+		if record := s.record.Load(); record != nil {
+			return (*record)[s.from:s.to:s.to]
+		}
 	}
-	record := s.record.Load()
-	if record == nil {
-		return nil
-	}
-	return (*record)[s.from:s.to:s.to]
+	return nil
 }
 
 // MerchantSet is the merchants whose chunks are read, as hashes; nil: all. A few other merchants may have the same hashes.

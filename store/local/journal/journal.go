@@ -136,6 +136,8 @@ type Journal struct {
 	pace     func() func()
 	readOnly bool
 
+	maxEntries int // the constant, except in a test
+
 	last    uint64        // the greatest number of a chunk or a commit, before Start
 	flushed atomic.Uint64 // links and event_ids of records before this position are in the database
 
@@ -162,7 +164,7 @@ func Open(dir string, opt Options) (*Journal, error) {
 	if err := os.MkdirAll(logDir(dir), 0o700); err != nil {
 		return nil, err
 	}
-	j := &Journal{dir: dir, logger: opt.Log, now: opt.Now, refuses: opt.Refuses, pace: opt.Pace}
+	j := &Journal{dir: dir, logger: opt.Log, now: opt.Now, refuses: opt.Refuses, pace: opt.Pace, maxEntries: maxEntries}
 	if j.pace == nil {
 		j.pace = func() func() { return func() {} }
 	}
@@ -296,7 +298,7 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 		if err := ready(); err != nil {
 			return err
 		}
-		if j.keys.inMemory() > maxEntries {
+		if j.keys.inMemory() > j.maxEntries {
 			return store.Unavailable("links and event_ids cannot be stored now")
 		}
 		return j.disk.admit(size)

@@ -88,7 +88,8 @@ func TestForgottenChunksAreGarbage(t *testing.T) {
 		for seq := range uint64(100) {
 			added := stored{seq: seq + 1}
 			if seq >= test.onDisk {
-				added.record, added.to = newHeldRecord([]byte("chunk")), 5
+				added.record, added.to = new(heldRecord), 5
+				added.record.Store(new([]byte("chunk")))
 			}
 			c.add([]stored{added})
 		}

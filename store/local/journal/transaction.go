@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/groupcommit"
 	"mtagd/store/local/codec"
 	"mtagd/store/rules"
 )
@@ -51,6 +52,18 @@ func (t *transaction) isFull() bool {
 
 // isEmpty reports whether there is nothing to commit.
 func (t *transaction) isEmpty() bool { return len(t.record) == 0 }
+
+// addPart adds a part's link, or its mark i.
+func (t *transaction) addPart(p groupcommit.Part, i int) error {
+	if p.Link == nil {
+		return t.add(&p.Marks[i])
+	}
+	m := store.MerchantKey(p.Merchant)
+	if t.refuses != nil && t.refuses(m.ID(), p.Link, p.Link.MUID) != 0 {
+		return nil // nothing is kept of the person
+	}
+	return t.link(m, p.Link)
+}
 
 // add resolves, deduplicates and appends one mark (store.Events, Record).
 func (t *transaction) add(m *store.Mark) error {

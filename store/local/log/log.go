@@ -2,8 +2,7 @@
 //
 //	log.go     Log: open, close, positions; what is promised
 //	append.go  Append: one write and one sync; what happens after an error; Trim
-//	replay.go  Replay and Read; Damage
-//	tail.go    where the last file ends: torn, or damaged
+//	replay.go  Replay and Read; Damage; where the last file ends: torn, or damaged
 //	file.go    the format of a file and of a record; corrects one wrong bit
 //	spare.go   the next file, allocated in advance
 //

@@ -50,13 +50,15 @@ type Index struct {
 	removing sync.Mutex // held by removals, one after the other
 	storing  sync.Mutex // held by whoever changes stored trees
 
-	queue   chan committedBatch
-	merges  chan chan error // each gets the result of the first merge that begins after it was sent
-	started bool
-	done    chan struct{} // closed when the applying goroutine has ended
+	queue  chan committedBatch
+	merges chan chan error // each gets the result of the first merge that begins after it was sent
+	done   chan struct{}   // closed when the applying goroutine has ended
+
+	unswept     chan struct{}      // gets a value when there may be nodes to delete
+	stopSweeper context.CancelFunc // nil until Start
+	sweeper     sync.WaitGroup
 
 	progress progress
-	sweeper  sweeper
 
 	mergeTime prometheus.Histogram // seconds
 	events    atomic.Uint64        // of all merchants
@@ -113,7 +115,7 @@ func Open(path string, log *slog.Logger) (*Index, error) {
 		queue:         make(chan committedBatch, maxQueue),
 		merges:        make(chan chan error),
 		done:          make(chan struct{}),
-		sweeper:       newSweeper(),
+		unswept:       make(chan struct{}, 1),
 		mergeTime: newDuration("mtagd_index_merge_duration_seconds",
 			"Time that a merge takes to write the events in memory into index.db, every few seconds."),
 	}
@@ -192,10 +194,11 @@ func (x *Index) Close() error {
 
 // stop ends the goroutines.
 func (x *Index) stop() {
-	if x.started {
+	if x.stopSweeper != nil {
 		close(x.queue)
 		<-x.done
-		x.sweeper.stop()
+		x.stopSweeper()
+		x.sweeper.Wait()
 	}
 }
 
@@ -360,7 +363,7 @@ func (x *Index) merge(f frozenEvents) error {
 	for _, r := range f.trees {
 		r.covered, r.frozen = f.covered, eventsInMemory{}
 	}
-	x.sweeper.notify()
+	x.sweepSoon()
 	return nil
 }
 

@@ -53,7 +53,8 @@ const maxCandidates = 2 * store.MaxSummaryGroups
 // all names. So a flood of made-up names does not hide the names of a shop. It begins at another place in each run: so it
 // also meets a name that has few events in each run, but many in all of them.
 func (o *overflowNames) appendFrequent(names []string, n int) ([]string, error) {
-	members := o.member()
+	members := make([]bool, len(o.reader.series))
+	members[o.series] = true
 	all := sources{compare: byName}
 	for _, r := range o.runs {
 		all.add(o.runSource(r, members))
@@ -74,13 +75,6 @@ func (o *overflowNames) appendFrequent(names []string, n int) ([]string, error) 
 		candidates = slices.DeleteFunc(candidates[:min(len(candidates), maxCandidates)], func(name string) bool { return met[name] < 2 })
 	}
 	return append(names, candidates...), nil
-}
-
-// member returns the series alone as members (see reader).
-func (o *overflowNames) member() []bool {
-	members := make([]bool, len(o.reader.series))
-	members[o.series] = true
-	return members
 }
 
 // addTotals adds the events within the summary's range to the totals of their groups. It drops names without any.

@@ -163,7 +163,7 @@ func (x *Index) edit(ctx context.Context, m store.MerchantKey, change func(t *tr
 		return 0, err
 	}
 	x.events.Add(-removed)
-	x.sweeper.notify()
+	x.sweepSoon()
 	return removed, nil
 }
 

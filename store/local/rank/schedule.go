@@ -3,6 +3,7 @@ package rank
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -10,10 +11,12 @@ import (
 	"mtagd/store/local/space"
 )
 
-// Start starts the goroutine that applies pushed events and merges.
+// Start starts the goroutine that applies pushed events and merges, and the sweeper.
 func (x *Index) Start() {
-	x.started = true
-	x.startSweeper()
+	ctx, cancel := context.WithCancel(context.Background())
+	x.stopSweeper = cancel
+	x.sweepSoon()
+	x.sweeper.Go(func() { x.runSweeper(ctx) })
 	go x.run()
 }
 
@@ -144,46 +147,25 @@ func (x *Index) Merge(ctx context.Context) error {
 
 var errClosed = errors.New("the event index is closed")
 
-// sweeper is the goroutine that deletes what merges and removals have taken out of the stored trees.
-type sweeper struct {
-	wake   chan struct{} // gets a value after each merge
-	cancel context.CancelFunc
-	done   chan struct{} // closed when the goroutine has ended
-}
-
-func newSweeper() sweeper { return sweeper{wake: make(chan struct{}, 1), done: make(chan struct{})} }
-
-func (x *Index) startSweeper() {
-	ctx, cancel := context.WithCancel(context.Background())
-	s := &x.sweeper
-	s.cancel = cancel
-	s.notify()
-	go func() {
-		defer close(s.done)
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-s.wake:
-				if err := x.sweep(ctx); err != nil && ctx.Err() == nil {
-					x.log.Error("index.db cannot be swept, and takes more space", "error", err)
-					x.reportDamage(err)
-				}
+// runSweeper deletes what merges and removals have taken out of the stored trees, until ctx ends. The next start goes on.
+func (x *Index) runSweeper(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-x.unswept:
+			if err := x.sweep(ctx); err != nil && ctx.Err() == nil {
+				x.log.Error("index.db cannot be swept, and takes more space", "error", err)
+				x.reportDamage(err)
 			}
 		}
-	}()
+	}
 }
 
-// stop ends the running sweep. The next start continues it.
-func (s *sweeper) stop() {
-	s.cancel()
-	<-s.done
-}
-
-// notify makes the goroutine look for nodes to delete.
-func (s *sweeper) notify() {
+// sweepSoon makes the sweeper look for nodes to delete.
+func (x *Index) sweepSoon() {
 	select {
-	case s.wake <- struct{}{}:
+	case x.unswept <- struct{}{}:
 	default:
 	}
 }
@@ -209,4 +191,54 @@ func (x *Index) sweep(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// progress lets readers wait until the trees have the events of a chunk.
+type progress struct {
+	mu      sync.Mutex
+	applied uint64        // the events of chunks up to this seq are in the trees
+	err     error         // why nothing is applied any more
+	changed chan struct{} // closed when applied or err changes; nil while no one waits
+}
+
+// wait returns nil when the chunks up to seq are applied, and an error when ctx ends or applying has failed.
+func (p *progress) wait(ctx context.Context, seq uint64) error {
+	for {
+		changed, err := p.reached(seq)
+		if changed == nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// reached returns a channel that is closed with the next change; nil when there is nothing to wait for.
+func (p *progress) reached(seq uint64) (changed chan struct{}, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.applied >= seq || p.err != nil {
+		return nil, p.err
+	}
+	if p.changed == nil {
+		p.changed = make(chan struct{})
+	}
+	return p.changed, nil
+}
+
+// note records that the chunks up to seq are applied, or why applying has stopped. It keeps only the first error.
+func (p *progress) note(seq uint64, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.applied = max(p.applied, seq)
+	if p.err == nil {
+		p.err = err
+	}
+	if p.changed != nil {
+		close(p.changed)
+		p.changed = nil
+	}
 }

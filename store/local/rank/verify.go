@@ -91,7 +91,10 @@ func (v *verifier) merchant(m store.MerchantKey) error {
 	for tree, more := times, true; more; tree++ {
 		var err error
 		if more, err = scan(v.ctx, v.x.db, m, tree, func(e *entry, series []string) {
-			if v.read(); tree > times {
+			if v.reads++; v.reads%4096 == 0 {
+				v.Read(min(v.done, v.total), v.total)
+			}
+			if tree > times {
 				return
 			}
 			if len(series) != known {
@@ -112,13 +115,6 @@ func (v *verifier) merchant(m store.MerchantKey) error {
 		}
 		return t.check()
 	})
-}
-
-// read reports the progress now and then.
-func (v *verifier) read() {
-	if v.reads++; v.reads%4096 == 0 {
-		v.Read(min(v.done, v.total), v.total)
-	}
 }
 
 // StoredMerchants returns the merchants that have a stored tree.

@@ -93,7 +93,6 @@ type DB struct {
 	compacting sync.Mutex // held while Compact runs; locked before writing
 	writing    sync.Mutex // held by whoever writes to the last part, or replaces parts
 	memory     memTable   // entries that are in no table
-	dirty      bool       // something was put since the last Flush
 	last       uint64     // the greatest version
 	failed     error      // nothing may be written any more
 
@@ -251,7 +250,6 @@ func (d *DB) Put(entries ...codec.Entry) error {
 		d.memory.add(&entries[i])
 		d.last = max(d.last, entries[i].Version)
 	}
-	d.dirty = true
 	return nil
 }
 
@@ -263,7 +261,7 @@ func (d *DB) Flush() error {
 }
 
 func (d *DB) flush() error {
-	if !d.dirty {
+	if len(d.memory.entries) == 0 && len(d.current().unread) == 0 {
 		return nil
 	}
 	if err := cmp.Or(d.failed, d.room(0)); err != nil {
@@ -278,7 +276,6 @@ func (d *DB) flush() error {
 		return err
 	}
 	h.publish()
-	d.dirty = false
 	return nil
 }
 

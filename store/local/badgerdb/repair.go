@@ -275,7 +275,7 @@ func (d *DB) adopt(by string) error {
 	}
 	d.replace(was, nil)
 	d.last = max(d.last, l.version, d.current().newestVersion())
-	d.memory, d.dirty = memTable{}, false
+	d.memory = memTable{}
 	d.damage.Store(nil)
 	return nil
 }

@@ -123,20 +123,6 @@ func (n *newest) take(version uint64, v y.ValueStruct) {
 	}
 }
 
-// get returns the newest entry of a key.
-func (t *tables) get(key []byte, hash uint32, buf *buffer) (e codec.Entry, known bool, err error) {
-	var n newest
-	if t.filter != nil && !t.filter.mayHave(hash) {
-		return e, false, nil
-	}
-	for _, r := range t.runs {
-		if err := r.find(key, hash, buf, &n); err != nil {
-			return e, false, err
-		}
-	}
-	return n.Entry, n.known, nil
-}
-
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
 // Get returns the value of a key, as of the last Flush. A block that may have it and cannot be read is a Damage.

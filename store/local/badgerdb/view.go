@@ -102,8 +102,17 @@ func (t *Txn) Each(ctx context.Context, opt IteratorOptions, use func(e *codec.E
 func get(parts []*tables, key []byte, buf *buffer) (value []byte, found bool, err error) {
 	hash := y.Hash(key)
 	for _, t := range slices.Backward(parts) {
-		if e, known, err := t.get(key, hash, buf); known || err != nil {
-			return e.Value, known && isLive(&e), err
+		if t.filter != nil && !t.filter.mayHave(hash) {
+			continue
+		}
+		var n newest
+		for _, r := range t.runs {
+			if err := r.find(key, hash, buf, &n); err != nil {
+				return nil, false, err
+			}
+		}
+		if n.known {
+			return n.Value, isLive(&n.Entry), nil
 		}
 	}
 	return nil, false, nil

@@ -56,7 +56,7 @@ func (j *Journal) readCheckpoint(flushed log.Position, forgotten uint64) (at log
 	sealed, err := os.ReadFile(filepath.Join(j.dir, checkpointFile))
 	if err != nil {
 		if !errors.Is(err, os.ErrNotExist) {
-			j.logger.Warn("the whole log of events is read, because its checkpoint cannot be read", "error", err)
+			j.opt.Log.Warn("the whole log of events is read, because its checkpoint cannot be read", "error", err)
 		}
 		return 0, false
 	}

@@ -96,7 +96,7 @@ func (c *committer) begin() *transaction {
 		arena:     a,
 		record:    a.record,
 		now:       c.clock.now(),
-		refuses:   c.j.refuses,
+		refuses:   c.j.opt.Refuses,
 		expiresAt: uint64(time.Now().Add(dedupeTTL).Unix()),
 	}
 }
@@ -108,7 +108,7 @@ func (c *committer) commit(t *transaction) error {
 	t.arena.record = t.record
 	release := func() { t.arena.release(c.arenas) }
 	began := time.Now()
-	if t.isEmpty() {
+	if len(t.record) == 0 {
 		c.metrics.Committed(began, false)
 		release()
 		return nil

@@ -58,7 +58,7 @@ func (j *Journal) flushKeys(atMoment func()) error {
 		return nil
 	}
 	if err := j.writeCheckpoint(end, version); err != nil && !space.IsFull(err) {
-		j.logger.Warn("the next start reads more of the log of events", "error", err)
+		j.opt.Log.Warn("the next start reads more of the log of events", "error", err)
 	}
 	return nil
 }
@@ -100,7 +100,7 @@ func (j *Journal) tidy() {
 			logged = ""
 		case err.Error() != logged && j.stopping.Err() == nil && !badgerdb.IsNearlyFull(err):
 			logged = err.Error()
-			j.logger.Error("the log of events cannot be shortened now, and grows", "error", err)
+			j.opt.Log.Error("the log of events cannot be shortened now, and grows", "error", err)
 		}
 	}
 }
@@ -122,7 +122,7 @@ func (j *Journal) tidyOnce() (err error) {
 func (j *Journal) Damage() error { return j.keys.db.Damage() }
 
 // Recheck reads the whole database after damage was met, and returns what is wrong with it.
-func (j *Journal) Recheck(ctx context.Context) error { return j.keys.db.Recheck(ctx, j.pace()) }
+func (j *Journal) Recheck(ctx context.Context) error { return j.keys.db.Recheck(ctx, j.opt.Pace()) }
 
 // RebuildKeys replaces a damaged database of links and event_ids by one of what can be read of it, beside requests. It fails
 // with badgerdb.ErrCopied during a backup. It calls before, with all that is lost, when the new one is complete.
@@ -139,7 +139,7 @@ func (j *Journal) RebuildKeys(ctx context.Context, damage error, before func(los
 	defer func() { release() }()
 	var lost []badgerdb.Range
 	err := j.keys.db.Rebuild(func(to string) (err error) {
-		lost, err = copyKeys(ctx, keysDir(j.dir), to, j.logger, damage, j.Lost())
+		lost, err = copyKeys(ctx, keysDir(j.dir), to, j.opt.Log, damage, j.Lost())
 		return err
 	}, func() error {
 		if err := before(lost); err != nil {
@@ -167,15 +167,15 @@ func (j *Journal) isCopied() bool {
 
 func (j *Journal) merge() {
 	defer j.compacting.Store(false)
-	if err := j.keys.db.Merge(j.stopping, j.pace()); err != nil && j.stopping.Err() == nil && !badgerdb.IsNearlyFull(err) {
-		j.logger.Error("links and event_ids cannot be compacted now, and take more space", "error", err)
+	if err := j.keys.db.Merge(j.stopping, j.opt.Pace()); err != nil && j.stopping.Err() == nil && !badgerdb.IsNearlyFull(err) {
+		j.opt.Log.Error("links and event_ids cannot be compacted now, and take more space", "error", err)
 	}
 }
 
 // filter makes look-ups of new event_ids cheap in the tables from before the start, or from a rebuild.
 func (j *Journal) filter() {
-	if err := j.keys.db.FilterTables(j.stopping, j.pace()); err != nil && j.stopping.Err() == nil {
-		j.logger.Error("a table of links and event_ids cannot be read", "error", err)
+	if err := j.keys.db.FilterTables(j.stopping, j.opt.Pace()); err != nil && j.stopping.Err() == nil {
+		j.opt.Log.Error("a table of links and event_ids cannot be read", "error", err)
 	}
 }
 

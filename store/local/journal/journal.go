@@ -124,16 +124,12 @@ type Journal struct {
 	groupcommit.Recorder // from Start on
 
 	dir      string
+	opt      Options
 	log      *log.Log
 	keys     *keyStore
 	chunks   chunks
 	lost     DamagedChunks // damage that was found in the log, each as the chunk after the last sound one
 	endsLost bool          // no chunk is behind the last one
-	logger   *slog.Logger
-	now      func() time.Time
-	refuses  func(m store.MerchantID, id *store.Identity, muid store.MUID) store.Outcome
-
-	pace     func() func()
 	readOnly bool
 
 	maxEntries int // the constant, except in a test
@@ -164,13 +160,13 @@ func Open(dir string, opt Options) (*Journal, error) {
 	if err := os.MkdirAll(logDir(dir), 0o700); err != nil {
 		return nil, err
 	}
-	j := &Journal{dir: dir, logger: opt.Log, now: opt.Now, refuses: opt.Refuses, pace: opt.Pace, maxEntries: maxEntries}
-	if j.pace == nil {
-		j.pace = func() func() { return func() {} }
+	if opt.Pace == nil {
+		opt.Pace = func() func() { return func() {} }
 	}
 	if opt.Rebuilding == nil {
 		opt.Rebuilding = func([]badgerdb.Range) error { return nil }
 	}
+	j := &Journal{dir: dir, opt: opt, maxEntries: maxEntries}
 	var err error
 	if j.log, err = log.Open(logDir(dir), opt.Log); err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
@@ -229,7 +225,7 @@ func (j *Journal) replay() error {
 			}
 			return err
 		}
-		j.logger.Error("a part of the log of events is damaged: its events are lost, all others are served",
+		j.opt.Log.Error("a part of the log of events is damaged: its events are lost, all others are served",
 			"file", damage.File, "offset", damage.Offset, "reason", damage.Err, "records", damage.Lost)
 		seq := max(j.chunks.last(math.MaxUint64), forgotten) + 1
 		j.lost = append(j.lost, DamagedChunk{seq, damage})
@@ -293,7 +289,7 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 	if err != nil {
 		return err
 	}
-	j.disk = watchDisk(j.dir, j.logger)
+	j.disk = watchDisk(j.dir, j.opt.Log)
 	q := groupcommit.New(func(size int) error {
 		if err := ready(); err != nil {
 			return err
@@ -304,7 +300,7 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 		return j.disk.admit(size)
 	}, j.disk.finish)
 	j.committer = &committer{
-		j: j, clock: &clock{now: j.now, last: j.last}, queue: q, handOver: handOver, arenas: newArenas(),
+		j: j, clock: &clock{now: j.opt.Now, last: j.last}, queue: q, handOver: handOver, arenas: newArenas(),
 		metrics: groupcommit.NewMetrics(), done: make(chan struct{}),
 	}
 	j.Recorder = groupcommit.Recorder{Queue: q, Linked: func(_ context.Context, m store.MerchantKey, id *store.Identity) (store.MUID, error) {

@@ -50,9 +50,6 @@ func (t *transaction) isFull() bool {
 	return len(t.record)+len(t.arena.chunks)-t.chunkStart >= maxTransaction
 }
 
-// isEmpty reports whether there is nothing to commit.
-func (t *transaction) isEmpty() bool { return len(t.record) == 0 }
-
 // addPart adds a part's link, or its mark i.
 func (t *transaction) addPart(p groupcommit.Part, i int) error {
 	if p.Link == nil {

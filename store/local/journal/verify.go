@@ -58,7 +58,7 @@ func OpenReadOnly(dir string, opt Options) (j *Journal, err error) {
 	if _, err := os.Stat(logDir(dir)); err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
-	j = &Journal{dir: dir, readOnly: true, logger: slog.New(slog.DiscardHandler), now: opt.Now}
+	j = &Journal{dir: dir, readOnly: true, opt: Options{Log: slog.New(slog.DiscardHandler), Now: opt.Now}}
 	if j.log, err = log.OpenReadOnly(logDir(dir)); err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}

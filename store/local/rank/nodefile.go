@@ -134,15 +134,6 @@ func storeMeta(tx *bolt.Tx, key, value []byte) error {
 
 func metaSeal(key []byte) []byte { return append([]byte(Format), key...) }
 
-// loadCovered reads the number of the last chunk whose events are in the stored trees.
-func loadCovered(tx *bolt.Tx) (uint64, error) {
-	b := loadMeta(tx, keyCovered)
-	if len(b) != 8 {
-		return 0, fmt.Errorf("index.db: %w: the number of the last chunk in the stored trees", codec.ErrCorrupt)
-	}
-	return binary.BigEndian.Uint64(b), nil
-}
-
 // SetOpening stores a number of the caller in the file. Call it before Start.
 func (x *Index) SetOpening(number uint64) error {
 	return boltfile.CatchDamage("index.db", func() error {

@@ -2,6 +2,7 @@ package rank
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -36,9 +37,13 @@ func OpenReadOnly(path string) (*Index, error) {
 
 // StoredUpTo returns the number of a chunk: the stored trees have the events of all chunks up to it.
 func (x *Index) StoredUpTo() (covered uint64, err error) {
-	err = x.db.View(func(tx *bolt.Tx) (err error) {
-		covered, err = loadCovered(tx)
-		return err
+	err = x.db.View(func(tx *bolt.Tx) error {
+		b := loadMeta(tx, keyCovered)
+		if len(b) != 8 {
+			return fmt.Errorf("index.db: %w: the number of the last chunk in the stored trees", codec.ErrCorrupt)
+		}
+		covered = binary.BigEndian.Uint64(b)
+		return nil
 	})
 	return covered, err
 }

@@ -100,7 +100,7 @@ const (
 	reservedBytes    = store.MaxEventBytes + 4<<10
 	maxReservedBytes = 16 << 20
 
-	// They are also refused while more than a group of their merchant's marks waits, the first of them for maxQueueTime.
+	// Requests are also refused while more than a group of their merchant's marks waits, the first one for maxQueueTime.
 	maxQueueTime = time.Second
 
 	// After these marks, the committer checks for merchants whose requests arrived since.

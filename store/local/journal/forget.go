@@ -11,7 +11,7 @@ import (
 	"mtagd/store/local/space"
 )
 
-// Forget drops the chunks up to last, whose events are on disk elsewhere. Call it after Start, from one goroutine.
+// Forget drops the chunks up to and including last, which are on disk elsewhere. Call it after Start, from one goroutine.
 func (j *Journal) Forget(last uint64) error {
 	err := j.committer.edit(func(t *transaction) error {
 		t.set([]byte{prefixForgotten}, binary.BigEndian.AppendUint64(nil, last), 0)

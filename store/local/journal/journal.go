@@ -112,7 +112,8 @@ type Options struct {
 	// It gets all ranges of lost keys, those of Lost included; nil: nothing is called.
 	Rebuilding func(lost []badgerdb.Range) error
 
-	// Lost has the ranges of keys that damage has cost before: until Refilled, not to find one in them is KindUnavailable.
+	// Lost has the ranges of keys that damage has cost: a look-up there that finds nothing is KindUnavailable, until
+	// Refilled.
 	Lost []badgerdb.Range
 
 	// Pace returns what background work on the database calls between pieces of work, to pause; nil: no pauses.

@@ -18,8 +18,8 @@ import (
 	"mtagd/store/local/log"
 )
 
-// keyStore has the links and the remembered event_ids: those since the last flush in memory (and in the log), others in a
-// database.
+// keyStore has the links and the remembered event_ids. Those that were written since the last flush are in memory, and in
+// the log. All others are in a database.
 type keyStore struct {
 	db    *badgerdb.DB
 	isNew bool // nothing was committed

@@ -63,8 +63,8 @@ func (w *Writer) PutForgotten(last, version uint64) error {
 	return w.Put(codec.Entry{Key: []byte{prefixForgotten}, Value: binary.BigEndian.AppendUint64(nil, last), Version: max(version, last+1)})
 }
 
-// Pause refuses marks and links, and returns when those before are on disk. When ctx ends before that, they are accepted
-// again.
+// Pause refuses marks and links with an error, and returns when those that were accepted before are on disk. When ctx ends
+// before that, they are accepted again.
 func (j *Journal) Pause(ctx context.Context, refuse error) error {
 	q := j.committer.queue
 	q.Pause(refuse)

@@ -9,8 +9,8 @@ import (
 	"mtagd/store/local/badgerdb"
 )
 
-// Barrier returns the number of the last chunk on disk. Marks that Options.Refuses let pass before the call are not behind
-// it.
+// Barrier returns the number of the last chunk on disk. A mark that Options.Refuses let pass before the call is in it or in
+// an earlier one.
 func (j *Journal) Barrier() (seq uint64) {
 	defer j.holdCommits()()
 	return j.Committed()

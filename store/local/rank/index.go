@@ -225,8 +225,8 @@ func (x *Index) Failure() error {
 	return err
 }
 
-// Wait returns nil when the events of the chunks up to seq are in the trees, and an error when ctx ends or the index has
-// failed.
+// Wait returns nil when the events of all chunks up to seq are in the trees. It returns an error when ctx ends, and once the
+// index has failed, whatever seq is.
 func (x *Index) Wait(ctx context.Context, seq uint64) error { return x.progress.wait(ctx, seq) }
 
 // applyBatch applies a batch and releases it. After a failure it applies nothing: the next start replays the events.

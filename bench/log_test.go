@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"testing"
 	"time"
@@ -21,7 +22,7 @@ func BenchmarkLog(b *testing.B) {
 			whole = append(whole, make([]byte, 800-BrowserEventSize)...)
 		}
 		b.Run(fmt.Sprintf("group=%d/to=log", events), func(b *testing.B) {
-			l, err := log.Open(b.TempDir(), log.Options{})
+			l, err := log.Open(b.TempDir(), slog.Default())
 			if err != nil {
 				b.Fatal(err)
 			}

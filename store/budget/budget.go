@@ -68,8 +68,7 @@ func (b *Budget[K]) TryReserve(key K, bytes int64) error {
 	return b.take(h, bytes)
 }
 
-// Overdraw reserves bytes for a holder even if the total has no room for them. The caller has made sure that others
-// release as many in a moment.
+// Overdraw reserves bytes for a holder even if they do not fit. The caller has made sure that others soon release as many.
 func (b *Budget[K]) Overdraw(key K, bytes int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -77,8 +76,7 @@ func (b *Budget[K]) Overdraw(key K, bytes int64) {
 	b.reserved += bytes
 }
 
-// Reserve reserves bytes for a holder. It waits for its turn until they fit. When ctx ends first, it returns ErrShare
-// or ErrTotal: what they did not fit into.
+// Reserve waits for its turn until bytes fit, and reserves them. When ctx ends first, it returns what they do not fit into.
 func (b *Budget[K]) Reserve(ctx context.Context, key K, bytes int64) error {
 	b.mu.Lock()
 	h := b.holder(key)

@@ -9,7 +9,6 @@
 //	recorder.go Record and Resolve of an engine
 //	queue.go    gathers requests for a group; refuses when too much waits
 //	turns.go    composes groups: merchants take turns
-//	fifo.go     a queue without a bound
 //	metrics.go  counts and measures commits
 package groupcommit
 
@@ -41,8 +40,8 @@ type Queue struct {
 	paused        error // why nothing is accepted now; nil: requests are accepted
 }
 
-// isSmall reports whether a request is so small that sharing a sync pays. A group does not wait for larger ones: they may
-// be long in coming.
+// isSmall reports whether sharing a sync pays for a request. A group does not wait for larger ones: they may be long in
+// coming.
 func (r *request) isSmall() bool { return r.length() < takeMarks }
 
 const (
@@ -62,8 +61,7 @@ func New(admit func(size int) error, release func(size int)) *Queue {
 }
 
 // Record queues the marks of a merchant, and returns when they are on disk or have failed. Once they are queued, ctx no
-// longer counts: the committer reads the caller's memory until it is done. When a call has marks of several merchants,
-// they take the turns of one of them.
+// longer counts: the committer reads the caller's memory. Marks of several merchants take the turns of one of them.
 func (q *Queue) Record(ctx context.Context, m uuid.UUID, marks []store.Mark) error {
 	size := 0
 	for i := range marks {
@@ -142,8 +140,7 @@ func (q *Queue) state() error {
 	return q.paused
 }
 
-// expected is how many requests a group gathers: three quarters of the recent callers of small requests. Waiting for the
-// last quarter costs more than it saves.
+// expected is how many requests a group gathers: of the recent callers, the last quarter costs more than it saves.
 func (q *Queue) expected() int { return q.recentCallers * 3 / 4 }
 
 // gatherTime is how much longer the next group may wait for requests. The group is due when that is not positive.
@@ -154,8 +151,8 @@ func (q *Queue) gatherTime() time.Duration {
 	return MaxGatherTime - time.Since(q.firstArrival)
 }
 
-// Next waits until a group is due, and begins it. It returns false when the queue is closed and empty. It sets the timer,
-// whose function must be Recheck.
+// Next waits until a group is due, and begins it; false: the queue is closed and empty. The timer's function must be
+// Recheck.
 func (q *Queue) Next(timer *time.Timer) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -191,8 +188,7 @@ func (q *Queue) Take() []Part {
 	return q.turns.take()
 }
 
-// Finish ends the current group. The callers whose requests are complete return err, those of small requests first. It
-// returns the size of these requests.
+// Finish ends the current group. The complete requests return err, the small ones first. It returns their size.
 func (q *Queue) Finish(err error) (size int) {
 	q.mu.Lock()
 	group := q.turns.finish(err)

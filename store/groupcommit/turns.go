@@ -2,6 +2,7 @@ package groupcommit
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -99,8 +100,7 @@ const (
 	reservedBytes    = store.MaxEventBytes + 4<<10
 	maxReservedBytes = 16 << 20
 
-	// A merchant's requests are also refused while more than one group of its marks waits, and the first of them has
-	// waited for maxQueueTime.
+	// Requests are also refused while more than a group of their merchant's marks waits, the first one for maxQueueTime.
 	maxQueueTime = time.Second
 
 	// After these marks, the committer checks for merchants whose requests arrived since.
@@ -176,8 +176,7 @@ func (q *turns) begin() {
 	}
 }
 
-// take gives turns until the group has takeMarks more marks, and returns the parts that were taken. When it returns none,
-// the group is complete.
+// take gives turns until the group has takeMarks more marks, and returns what was taken; nothing: the group is complete.
 func (q *turns) take() []Part {
 	parts, enough := len(q.group), min(q.taken+takeMarks, MaxMarks)
 	for q.now.len() > 0 && q.taken < enough && q.size < groupBytes {
@@ -246,9 +245,8 @@ func (q *turns) turn(t *tenant) bool {
 	return true
 }
 
-// finish ends the group, and returns it. err, unless it is nil, is the error of the requests that have a part in it. A
-// request of which an earlier group has recorded a part gets an error without a kind: KindUnavailable would promise that
-// nothing was recorded.
+// finish ends the group, and returns it. err is the error of the requests that have a part in it. If an earlier group has
+// recorded a part of one, its error has no kind: KindUnavailable would promise that nothing was recorded.
 func (q *turns) finish(err error) []Part {
 	for _, p := range q.group {
 		switch {
@@ -271,4 +269,32 @@ func (q *turns) finish(err error) []Part {
 		}
 	}
 	return q.group
+}
+
+// fifo is a queue. The zero value is empty.
+type fifo[T any] struct {
+	items []T
+	taken int // items that were removed
+}
+
+func (f *fifo[T]) len() int { return len(f.items) - f.taken }
+
+func (f *fifo[T]) first() T { return f.items[f.taken] }
+
+func (f *fifo[T]) push(v T) {
+	if len(f.items) == cap(f.items) && f.taken > len(f.items)/2 {
+		f.items, f.taken = slices.Delete(f.items, 0, f.taken), 0
+	}
+	f.items = append(f.items, v)
+}
+
+func (f *fifo[T]) pop() T {
+	var none T
+	v := f.items[f.taken]
+	f.items[f.taken] = none
+	f.taken++
+	if f.taken == len(f.items) {
+		f.items, f.taken = f.items[:0], 0
+	}
+	return v
 }

@@ -338,7 +338,7 @@ func (v *verifier) close() (err error) {
 		err = v.control.Close()
 	}
 	if v.journal != nil {
-		err = errors.Join(err, v.journal.CloseReadOnly())
+		err = errors.Join(err, v.journal.Close())
 	}
 	if v.archive != nil {
 		err = errors.Join(err, v.archive.Close())

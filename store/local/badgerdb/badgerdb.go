@@ -34,7 +34,7 @@
 //
 // Entries in memory take about 9 MB, and three times as much while a table is made of them. A million keys of event_ids in
 // tables take 3 MB, and the filter of the unsealed tables 4 MB, however many keys they have. Flush, Compact and Merge first
-// look at the free space of the disk (space.go).
+// look at the free space of the disk.
 //
 // Files in reading order:
 //
@@ -47,9 +47,7 @@
 //	compact.go   Compact and Merge
 //	table.go     the files of tables, and the blocks in them
 //	list.go      the other files
-//	space.go     free space
-//	repair.go    reads what is sound of damaged files
-//	rebuild.go   replaces a damaged database by another one
+//	repair.go    reads what is sound of damaged files; replaces a database by another one
 package badgerdb
 
 import (
@@ -90,12 +88,11 @@ type DB struct {
 	lock *os.File
 
 	readOnly bool
-	met      met
+	damage   atomic.Pointer[error] // the first that a read, a compaction or Check has met since it was opened or rebuilt
 
 	compacting sync.Mutex // held while Compact runs; locked before writing
 	writing    sync.Mutex // held by whoever writes to the last part, or replaces parts
 	memory     memTable   // entries that are in no table
-	dirty      bool       // something was put since the last Flush
 	last       uint64     // the greatest version
 	failed     error      // nothing may be written any more
 
@@ -132,8 +129,7 @@ func lock(dir string, log *slog.Logger) (*DB, error) {
 	return &DB{dir: dir, log: log, lock: f}, nil
 }
 
-// unlock gives up the lock before it closes the file. Closing alone would not: a child process that is being started has the
-// file open, too.
+// unlock gives up the lock before it closes the file: a child process that is being started has the file open, too.
 func (d *DB) unlock() error {
 	return errors.Join(unix.Flock(int(d.lock.Fd()), unix.LOCK_UN), d.lock.Close())
 }
@@ -204,19 +200,16 @@ func OpenReadOnly(dir string, log *slog.Logger) (*DB, error) {
 	return d, nil
 }
 
-// met is the first damage that a read, a compaction or Check has met since the database was opened or rebuilt.
-type met struct{ first atomic.Pointer[error] }
-
-func (m *met) note(err error) {
+func (d *DB) noteDamage(err error) {
 	if err != nil {
 		first := err // so that only an error is allocated
-		m.first.CompareAndSwap(nil, &first)
+		d.damage.CompareAndSwap(nil, &first)
 	}
 }
 
 // Damage returns damage that was met, or nil.
 func (d *DB) Damage() error {
-	if err := d.met.first.Load(); err != nil {
+	if err := d.damage.Load(); err != nil {
 		return *err
 	}
 	return nil
@@ -230,7 +223,7 @@ func (d *DB) Recheck(ctx context.Context, pace func()) error {
 		return err
 	}
 	if found == nil {
-		d.met.first.Store(nil)
+		d.damage.Store(nil)
 	}
 	return errors.Join(found...)
 }
@@ -257,7 +250,6 @@ func (d *DB) Put(entries ...codec.Entry) error {
 		d.memory.add(&entries[i])
 		d.last = max(d.last, entries[i].Version)
 	}
-	d.dirty = true
 	return nil
 }
 
@@ -269,7 +261,7 @@ func (d *DB) Flush() error {
 }
 
 func (d *DB) flush() error {
-	if !d.dirty {
+	if len(d.memory.entries) == 0 && len(d.current().unread) == 0 {
 		return nil
 	}
 	if err := cmp.Or(d.failed, d.room(0)); err != nil {
@@ -284,7 +276,6 @@ func (d *DB) flush() error {
 		return err
 	}
 	h.publish()
-	d.dirty = false
 	return nil
 }
 
@@ -308,8 +299,8 @@ func (d *DB) TableBytes() (bytes int64) {
 	return bytes
 }
 
-// Check reads all tables, and passes damage to found. A table that Compact removes meanwhile is left out. Check calls pace
-// between blocks, and fails when ctx ends.
+// Check reads all tables that are not removed meanwhile. It passes damage to found, calls pace between blocks, and fails
+// when ctx ends.
 func (d *DB) Check(ctx context.Context, pace func(), found func(*Damage)) error {
 	checked := map[string]bool{}
 	for {
@@ -347,7 +338,7 @@ func (d *DB) checkTable(t *tableFile, want listed, pace func() error, use func(k
 		err = damaged(t.path, "it has %d entries instead of %d, or other ones", c.entries, want.entries)
 	}
 	if damage, ok := errors.AsType[*Damage](err); ok {
-		d.met.note(damage)
+		d.noteDamage(damage)
 	}
 	return err
 }

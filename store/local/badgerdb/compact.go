@@ -14,8 +14,8 @@ import (
 	"mtagd/store/local/durable"
 )
 
-// NeedsMerge reports whether it is time for Merge: the unsealed parts are as large as the sealed ones, or have so many
-// tables that reads become slow.
+// NeedsMerge reports whether the unsealed parts are as large as the sealed ones, or have so many tables that reads become
+// slow.
 func (d *DB) NeedsMerge() bool {
 	parts := d.acquire()
 	defer d.release(parts)
@@ -29,11 +29,11 @@ func (d *DB) NeedsMerge() bool {
 
 const mostNewTables = 48
 
-// firstUnsealed returns which part is the first one that is not sealed: the last part, or one before it, after a compaction
-// that has failed.
+// firstUnsealed returns the place of the first unsealed part: the last one, or one before it, after a compaction that has
+// failed.
 func firstUnsealed(parts []*part) int {
 	for i, h := range parts {
-		if !h.isSealed() {
+		if !isSealed(h.name) {
 			return i
 		}
 	}
@@ -81,8 +81,8 @@ func toMerge(parts []*part) (from int) {
 //  4. Write the list of the last part: from now on, the new part counts instead of the old ones.
 //  5. Remove the old parts when their last reader ends. CompactAndWait waits for that.
 //
-// Compact returns damage that it finds; then the old parts stay in use. After a kill, the next Open removes the new part;
-// after step 4, the old ones.
+// After damage, which it returns, the old parts stay in use. After a kill, Open removes the new part, or after step 4 the
+// old ones.
 func (d *DB) Compact(ctx context.Context, pace func()) error {
 	return d.compact(ctx, pace, func([]*part) int { return 0 })
 }
@@ -95,8 +95,7 @@ func (d *DB) Merge(ctx context.Context, pace func()) error {
 func (d *DB) compact(ctx context.Context, pace func(), from func([]*part) int) error {
 	d.compacting.Lock()
 	defer d.compacting.Unlock()
-	c := &compaction{d: d, ctx: ctx, pace: paced(ctx, pace)}
-	return c.run(from)
+	return (&compaction{d: d, pace: paced(ctx, pace)}).run(from)
 }
 
 // CompactAndWait is Compact. When it returns nil, what was deleted or replaced before the call is in no file.
@@ -109,7 +108,6 @@ func (d *DB) CompactAndWait(ctx context.Context, pace func()) error {
 
 type compaction struct {
 	d    *DB
-	ctx  context.Context
 	pace func() error
 
 	parts []*part  // the old ones
@@ -117,6 +115,9 @@ type compaction struct {
 	name  string   // of the new part
 	want  contents
 	stuck bool // it is not known which of them count
+
+	builder *builder // of the new part's tables
+	list    list     // of the new part
 }
 
 func (c *compaction) run(from func([]*part) int) (err error) {
@@ -152,38 +153,31 @@ func (c *compaction) writePart(dir string) (hasTables bool, err error) {
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
 		return false, err
 	}
-	w := partWriter{c: c, dir: dir, builder: newBuilder(tableBytes), list: list{older: c.older, tables: map[uint64]listed{}}}
-	defer w.builder.release()
-	err = c.d.view(tablesOf(c.parts), func(txn *Txn) error { return c.copyEntries(txn, &w) })
+	c.builder, c.list = newBuilder(tableBytes), list{older: c.older, tables: map[uint64]listed{}}
+	defer c.builder.release()
+	err = c.d.snapshotOf(c.parts).View(func(txn *Txn) error { return c.copyEntries(txn, dir) })
 	if err == nil {
-		err = cmp.Or(w.list.write(dir), durable.SyncPath(c.d.dir))
+		err = cmp.Or(c.list.write(dir), durable.SyncPath(c.d.dir))
 	}
-	return len(w.list.tables) > 0, err
-}
-
-type partWriter struct {
-	c       *compaction
-	dir     string
-	builder *builder
-	list    list
+	return len(c.list.tables) > 0, err
 }
 
 // flush writes the table that was begun.
-func (w *partWriter) flush() error {
-	if w.builder.table == nil {
+func (c *compaction) flush(dir string) error {
+	if c.builder.table == nil {
 		return nil
 	}
-	if err := w.c.d.room(0); err != nil {
+	if err := c.d.room(0); err != nil {
 		return err
 	}
-	id := uint64(len(w.list.tables) + 1)
-	t, err := w.builder.write(w.dir, id, w.c.pace, nil)
+	id := uint64(len(c.list.tables) + 1)
+	t, err := c.builder.write(dir, id, c.pace, nil)
 	if err != nil {
 		return err
 	}
-	w.list.tables[id] = listed{t.size, w.builder.contents, t.sum}
+	c.list.tables[id] = listed{t.size, c.builder.contents, t.sum}
 	t.close()
-	return w.c.pace()
+	return c.pace()
 }
 
 // begin flushes, begins a new last part, and notes what is to be read. parts stays nil when there is nothing to do.
@@ -304,23 +298,8 @@ func nameDir(dir string, l list, from string) (name string, err error) {
 	return name, durable.SyncPath(dir)
 }
 
-// failed notes damage.
-func (c *compaction) failed(err error) error {
-	if c.ctx.Err() == nil {
-		c.d.met.note(err)
-	}
-	return err
-}
-
-func (c *compaction) compare(what string, found contents) error {
-	if found == c.want {
-		return nil
-	}
-	return c.failed(&Damage{c.d.dir, fmt.Errorf("%w: %s %d entries, but %d are listed, or they are other ones", codec.ErrCorrupt, what, found.entries, c.want.entries)})
-}
-
 // copyEntries copies what is live to the new part.
-func (c *compaction) copyEntries(txn *Txn, w *partWriter) error {
+func (c *compaction) copyEntries(txn *Txn, dir string) error {
 	var read contents
 	bytesRead := 0
 	it := txn.NewIterator(IteratorOptions{Deletions: true, each: func(e *codec.Entry) {
@@ -338,20 +317,22 @@ func (c *compaction) copyEntries(txn *Txn, w *partWriter) error {
 		if e.Deleted && len(c.older) == 0 { // else it hides older entries in the parts before
 			continue
 		}
-		if w.builder.bytes >= tableBytes {
-			if err := w.flush(); err != nil {
+		if c.builder.bytes >= tableBytes {
+			if err := c.flush(dir); err != nil {
 				return err
 			}
 		}
-		w.builder.add(e)
+		c.builder.add(e)
 	}
 	if txn.bad != nil {
 		return txn.bad
 	}
-	if err := c.compare("reading has found", read); err != nil {
+	if read != c.want {
+		err := damaged(c.d.dir, "reading has found %d entries, but %d are listed, or they are other ones", read.entries, c.want.entries)
+		c.d.noteDamage(err)
 		return err
 	}
-	return w.flush()
+	return c.flush(dir)
 }
 
 // switchOver makes the new part count instead of the old ones.

@@ -205,7 +205,7 @@ func TestRangesOfLostKeys(t *testing.T) {
 	check(t, m.Flush())
 	check(t, m.CompactAndWait(ctx, noPace))
 	tables := m.parts[0].tables.Load().all
-	if len(tables) < 4 || !m.parts[0].isSealed() {
+	if len(tables) < 4 || !isSealed(m.parts[0].name) {
 		t.Fatalf("%d tables", len(tables))
 	}
 	slices.SortFunc(tables, func(a, b *tableFile) int { return int(a.id) - int(b.id) })

@@ -48,7 +48,7 @@ func (t *Txn) NewIterator(opt IteratorOptions) *Iterator {
 		return cmp.Or(a.part-b.part, cmp.Compare(a.run[a.table].id, b.run[b.table].id)) > 0 // of a version, the newest table counts
 	})}
 	for n, part := range t.tables {
-		for _, r := range slices.Concat(part.first, part.added) {
+		for _, r := range part.runs {
 			if r = slices.DeleteFunc(slices.Clone(r), func(f *tableFile) bool { return f.version <= opt.Since }); len(r) > 0 {
 				c := cursors.Get().(*cursor)
 				c.part, c.run, c.reverse, c.mustSearch = n, r, opt.Reverse, true
@@ -122,8 +122,7 @@ func (it *Iterator) end(damage error) {
 	it.bad = it.t.found(damage)
 }
 
-// nextKey passes over all entries of the next key, and keeps the newest one that is wanted: there may be none. It returns
-// false at the end.
+// nextKey passes the entries of the next key, and keeps the newest one that is wanted, if any. It returns false at the end.
 func (it *Iterator) nextKey() (more bool) {
 	it.valid = false
 	known := false

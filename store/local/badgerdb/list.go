@@ -16,9 +16,8 @@ import (
 )
 
 // list is what the file "tables" of a part has: the greatest version that was put, the older parts ("older 3" is s3, "older
-// g4" is g4), and a line for each table, with its number, its size, the number of its entries, the sum of their hashes, and
-// the checksum of its index. The file is sealed (codec.Seal) with its name as the key. Version 1.0.0 also wrote a line
-// "closed".
+// g4" is g4), and a line for each table: its number, size, number of entries, sum of their hashes, and checksum of its
+// index. It is sealed (codec.Seal) with its name as the key. Version 1.0.0 also wrote a line "closed".
 type list struct {
 	version uint64   // tables may not have it any more: versions must not come twice
 	older   []string // the parts before this one that count, the oldest first. A sealed part has those from when it was made
@@ -85,9 +84,8 @@ func readList(dir string) (l list, err error) {
 	return l, nil
 }
 
-// checkFiles opens the tables of a part. A table that the list does not have was written just before a kill, and does not
-// count. When there is no list, because it is damaged or the part is new, all tables are read whole. Their numbers must have
-// no gap.
+// checkFiles opens the tables of a part. One that the list does not have was written just before a kill, and does not count.
+// Without a list (it is damaged, or the part is new) all tables are read whole; no number may be missing.
 func checkFiles(dir string) (tables []*tableFile, l list, err error) {
 	if l, err = readList(dir); err != nil {
 		return nil, l, err
@@ -183,8 +181,7 @@ func numberOf(name string) (n int, ok bool) {
 
 func isSealed(name string) bool { return name[0] == 's' }
 
-// findParts returns the names of the parts that count, the oldest first, and of all others. With an error, counts has the
-// parts that may count.
+// findParts returns the parts that count, the oldest first, and all others. With an error, counts has those that may count.
 func findParts(dir string) (counts, others []string, err error) {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -227,9 +224,8 @@ func findParts(dir string) (counts, others []string, err error) {
 	return counts, slices.DeleteFunc(all, func(name string) bool { return slices.Contains(counts, name) }), nil
 }
 
-// countingParts returns the parts that count, as the list of the last one says. When that is damaged, the sealed part of the
-// same number says which older ones count. When there is none, no compaction has ended since the last part was made: the one
-// before it says the rest.
+// countingParts returns the parts that count, as the list of the last one says. When that is damaged, the sealed part of its
+// number says it. Without one, no compaction has ended since the last part was made: the one before it says the rest.
 func countingParts(dir string, last, sealed []string) (counts []string, err error) {
 	newest := last[len(last)-1]
 	number, _ := numberOf(newest)

@@ -22,8 +22,6 @@ type part struct {
 	closed  chan struct{} // closed after the part was closed and removed, or could not be removed
 }
 
-func (h *part) isSealed() bool { return isSealed(h.name) }
-
 // openPart checks the files of a part, and opens them.
 func (d *DB) openPart(name string) (h *part, err error) {
 	h = &part{name: name, dir: filepath.Join(d.dir, name), closed: make(chan struct{})}
@@ -31,11 +29,11 @@ func (d *DB) openPart(name string) (h *part, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if h.isSealed() && len(tables) == 0 {
+	if isSealed(name) && len(tables) == 0 {
 		return nil, damaged(h.dir, "it has no tables")
 	}
 	h.list = l
-	h.tables.Store(openTables(tables))
+	h.tables.Store(newTables(tables, nil))
 	return h, nil
 }
 
@@ -45,7 +43,12 @@ func (h *part) close() { closeTables(slices.Concat(h.tables.Load().all, h.unread
 // publish lets reads use the tables that were written since the last Flush.
 func (h *part) publish() {
 	if len(h.unread) > 0 {
-		h.tables.Store(h.tables.Load().with(h.unread, h.filter))
+		was := h.tables.Load()
+		filter := was.filter
+		if len(was.all) == 0 {
+			filter = h.filter
+		}
+		h.tables.Store(newTables(slices.Concat(was.all, h.unread), filter))
 		h.unread = nil
 	}
 }
@@ -69,14 +72,6 @@ func (h *part) prepare() error {
 	}
 	h.ready = err == nil
 	return err
-}
-
-// newest returns the number of the newest table; 0 when there is none.
-func (h *part) newest() (id uint64) {
-	for n := range h.list.tables {
-		id = max(id, n)
-	}
-	return id
 }
 
 // acquire returns the parts, which stay open until release.
@@ -145,8 +140,7 @@ func (d *DB) awaitRemoval(ctx context.Context) error {
 	return nil
 }
 
-// replace replaces neighbouring parts by others, which may be none. With no parts to replace, the others come last. The
-// caller holds writing.
+// replace replaces neighbouring parts by others. With none to replace, the others come last. The caller holds writing.
 func (d *DB) replace(was, by []*part) {
 	d.mu.Lock()
 	for _, h := range by {

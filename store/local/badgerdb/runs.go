@@ -17,38 +17,15 @@ import (
 // tables are those of a part. It does not change.
 type tables struct {
 	all    []*tableFile
-	first  []run      // those that were there when the part was opened, until FilterTables has read them
-	added  []run      // the others
-	filter *keyFilter // of added; nil while there are none
+	runs   []run
+	filter *keyFilter // of all keys; nil while FilterTables has not read those that were there when the part was opened
 }
 
 // run is tables that are sorted and have no key in common.
 type run []*tableFile
 
-// openTables returns the tables that a part begins with.
-func openTables(all []*tableFile) *tables {
-	return &tables{all: all, first: inRuns(all)}
-}
-
-// with returns the tables with more of them, whose keys are in the filter already.
-func (t *tables) with(more []*tableFile, filter *keyFilter) *tables {
-	next := *t
-	next.filter = filter
-	next.all = slices.Concat(t.all, more)
-	next.added = inRuns(next.all[len(next.all)-len(more)-count(t.added):])
-	return &next
-}
-
-// filtered returns the tables when the keys of all of them are in the filter.
-func (t *tables) filtered(filter *keyFilter) *tables {
-	return &tables{all: t.all, added: inRuns(t.all), filter: filter}
-}
-
-func count(runs []run) (n int) {
-	for _, r := range runs {
-		n += len(r)
-	}
-	return n
+func newTables(all []*tableFile, filter *keyFilter) *tables {
+	return &tables{all, inRuns(all), filter}
 }
 
 // inRuns sorts tables into few runs: one for what Compact has written, and about one for each Flush since.
@@ -66,23 +43,6 @@ func inRuns(all []*tableFile) (runs []run) {
 }
 
 // find looks for the entries of a key. It returns a Damage when a block that may have some cannot be read.
-func (t *tables) find(key []byte, hash uint32, buf *buffer, n *newest) error {
-	for _, r := range t.first {
-		if err := r.find(key, hash, buf, n); err != nil {
-			return err
-		}
-	}
-	if len(t.added) == 0 || !t.filter.mayHave(hash) {
-		return nil
-	}
-	for _, r := range t.added {
-		if err := r.find(key, hash, buf, n); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (r run) find(key []byte, hash uint32, buf *buffer, n *newest) error {
 	i := sort.Search(len(r), func(i int) bool { return bytes.Compare(r[i].largest, key) >= 0 })
 	if i == len(r) || bytes.Compare(r[i].smallest, key) > 0 {
@@ -163,17 +123,9 @@ func (n *newest) take(version uint64, v y.ValueStruct) {
 	}
 }
 
-// get returns the newest entry of a key.
-func (t *tables) get(key []byte, hash uint32, buf *buffer) (e codec.Entry, known bool, err error) {
-	var n newest
-	err = t.find(key, hash, buf, &n)
-	return n.Entry, n.known && err == nil, err
-}
-
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
-// Get returns the value of a key, as of the last Flush. It returns a Damage when a block that may have the key cannot be
-// read.
+// Get returns the value of a key, as of the last Flush. A block that may have it and cannot be read is a Damage.
 func (d *DB) Get(key []byte) (value []byte, found bool, err error) {
 	parts := d.acquire()
 	defer d.release(parts)
@@ -185,7 +137,7 @@ func (d *DB) Get(key []byte) (value []byte, found bool, err error) {
 	value, found, err = get(buf.tables, key, buf)
 	clear(buf.tables) // they may be closed soon
 	buf.tables = buf.tables[:0]
-	d.met.note(err)
+	d.noteDamage(err)
 	return value, found, err
 }
 
@@ -204,14 +156,14 @@ func (d *DB) FilterTables(ctx context.Context, pace func()) error {
 }
 
 func (d *DB) filterPart(h *part, pace func() error) error {
-	first := slices.Concat(h.tables.Load().first...)
-	if len(first) == 0 {
+	first := h.tables.Load()
+	if first.filter != nil || len(first.all) == 0 {
 		return nil
 	}
 	d.writing.Lock()
 	filter, listed := h.sharedFilter(), maps.Clone(h.list.tables)
 	d.writing.Unlock()
-	for _, t := range first {
+	for _, t := range first.all {
 		if !d.counts(h) {
 			return nil // CompactAndWait may wait until its tables can be removed
 		}
@@ -221,6 +173,6 @@ func (d *DB) filterPart(h *part, pace func() error) error {
 	}
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	h.tables.Store(h.tables.Load().filtered(filter))
+	h.tables.Store(newTables(h.tables.Load().all, filter))
 	return nil
 }

@@ -78,8 +78,8 @@ func TestGetFindsTheNewestEntry(t *testing.T) {
 			checkAll("opened")
 		}
 	}
-	if h := m.current().tables.Load(); len(m.parts) < 2 || len(h.added) == 0 {
-		t.Errorf("%d parts; the new tables of the last one are in %d runs", len(m.parts), len(h.added))
+	if h := m.current().tables.Load(); len(m.parts) < 2 || len(h.runs) == 0 {
+		t.Errorf("%d parts; the new tables of the last one are in %d runs", len(m.parts), len(h.runs))
 	}
 	check(t, m.Close())
 }
@@ -176,7 +176,7 @@ func TestATableWithManyEntriesOfAKey(t *testing.T) {
 	add("c", "behind", 1)
 	table, err := b.write(h.dir, 1, atOnce, nil)
 	check(t, err)
-	h.list.tables[1], h.unread, d.dirty = listed{table.size, b.contents, table.sum}, []*tableFile{table}, true
+	h.list.tables[1], h.unread = listed{table.size, b.contents, table.sum}, []*tableFile{table}
 	check(t, d.Flush())
 	for key, want := range map[string]string{"a": "before", "b": fmt.Sprintf("%0100d", 200), "c": "behind", "aa": "", "bb": ""} {
 		if got, found, err := d.Get([]byte(key)); err != nil || found != (want != "") || string(got) != want {

@@ -31,8 +31,7 @@ import (
 // with its own checksum and the length of that. Lengths are big endian. Checksums are Badger's message pb.Checksum: the byte
 // 16, and a CRC-32C as a uvarint; or nothing, when the CRC is 0.
 
-// Damage is a file that cannot be read, or not as it was written. errors.Is(err, codec.ErrCorrupt) tells wrong data from an
-// error of the disk.
+// Damage is a file that cannot be read, or whose data is wrong; codec.ErrCorrupt tells the latter from an error of the disk.
 type Damage struct {
 	Path string
 	Err  error
@@ -239,8 +238,7 @@ func (t *tableFile) place(block int) place {
 	return place{o.KeyBytes(), int64(o.Offset()), int64(o.Len())}
 }
 
-// block returns the block in which a key with a version is, if the table has it: the last one that begins with it or before
-// it.
+// block returns where a key with a version is, if the table has it: in the last block that begins with it or before it.
 func (t *tableFile) block(key []byte) int {
 	return max(0, sort.Search(t.blocks, func(i int) bool { return y.CompareKeys(t.place(i).key, key) > 0 })-1)
 }
@@ -273,8 +271,8 @@ func (t *tableFile) readBlock(block int, buf *buffer) ([]byte, error) {
 	return b, nil
 }
 
-// readAll reads a whole table, checks every block, and counts the entries. It calls pace between blocks, and use, if there
-// is one, with the keys and values.
+// readAll reads a whole table, checks every block, and counts the entries. It calls pace between blocks, and use unless it
+// is nil.
 func (t *tableFile) readAll(pace func() error, use func(key []byte, v y.ValueStruct)) (c contents, err error) {
 	index, err := t.readIndex()
 	if err == nil && index.sum != t.sum {

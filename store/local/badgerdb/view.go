@@ -22,19 +22,17 @@ type Snapshot struct {
 
 // Snapshot returns the database as of the last Flush.
 func (d *DB) Snapshot() Snapshot {
-	parts := d.acquire()
-	return Snapshot{d, parts, tablesOf(parts)}
+	return d.snapshotOf(d.acquire())
 }
 
-func tablesOf(parts []*part) (all []*tables) {
+// snapshotOf returns a snapshot of acquired parts.
+func (d *DB) snapshotOf(parts []*part) Snapshot {
+	s := Snapshot{d: d, parts: parts}
 	for _, h := range parts {
-		all = append(all, h.tables.Load())
+		s.tables = append(s.tables, h.tables.Load())
 	}
-	return all
+	return s
 }
-
-// View is DB.View as of the snapshot.
-func (s Snapshot) View(read func(txn *Txn) error) error { return s.d.view(s.tables, read) }
 
 // Close releases the files that only the snapshot needs.
 func (s Snapshot) Close() { s.d.release(s.parts) }
@@ -42,7 +40,7 @@ func (s Snapshot) Close() { s.d.release(s.parts) }
 // Txn reads as of one Flush. A read that needs a damaged block fails.
 type Txn struct {
 	tables  []*tables
-	met     *met
+	d       *DB
 	buf     buffer
 	cursors []*cursor // of its iterators
 	bad     error     // the first damage
@@ -55,8 +53,9 @@ func (d *DB) View(read func(txn *Txn) error) error {
 	return s.View(read)
 }
 
-func (d *DB) view(all []*tables, read func(txn *Txn) error) error {
-	txn := &Txn{tables: all, met: &d.met}
+// View is DB.View as of the snapshot.
+func (s Snapshot) View(read func(txn *Txn) error) error {
+	txn := &Txn{tables: s.tables, d: s.d}
 	err := read(txn)
 	for _, c := range txn.cursors {
 		c.run = nil
@@ -71,7 +70,7 @@ func (d *DB) view(all []*tables, read func(txn *Txn) error) error {
 // found notes damage.
 func (t *Txn) found(err error) error {
 	if err != nil {
-		t.met.note(err)
+		t.d.noteDamage(err)
 		if t.bad == nil {
 			t.bad = err
 		}
@@ -103,8 +102,17 @@ func (t *Txn) Each(ctx context.Context, opt IteratorOptions, use func(e *codec.E
 func get(parts []*tables, key []byte, buf *buffer) (value []byte, found bool, err error) {
 	hash := y.Hash(key)
 	for _, t := range slices.Backward(parts) {
-		if e, known, err := t.get(key, hash, buf); known || err != nil {
-			return e.Value, known && isLive(&e), err
+		if t.filter != nil && !t.filter.mayHave(hash) {
+			continue
+		}
+		var n newest
+		for _, r := range t.runs {
+			if err := r.find(key, hash, buf, &n); err != nil {
+				return nil, false, err
+			}
+		}
+		if n.known {
+			return n.Value, isLive(&n.Entry), nil
 		}
 	}
 	return nil, false, nil

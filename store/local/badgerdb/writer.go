@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	"mtagd/store/local/codec"
 	"mtagd/store/local/durable"
+	"mtagd/store/local/space"
 )
 
 // memTable has the entries that are in no table yet. It has no pointers, which the garbage collector would follow.
@@ -172,7 +174,10 @@ func (d *DB) writeTable() error {
 	b := newBuilder(len(d.memory.bytes) + 32*len(d.memory.entries))
 	defer b.release()
 	d.memory.build(b)
-	id := h.newest() + 1
+	id := uint64(1)
+	for n := range h.list.tables {
+		id = max(id, n+1)
+	}
 	t, err := b.write(h.dir, id, atOnce, h.sharedFilter().addKey)
 	if err != nil {
 		return err
@@ -180,5 +185,22 @@ func (d *DB) writeTable() error {
 	h.list.tables[id] = listed{t.size, b.contents, t.sum}
 	h.unread = append(h.unread, t)
 	d.memory = memTable{}
+	return nil
+}
+
+// margin is how many bytes stay free: a nearly full disk is slow, and freeing space takes some space itself.
+const margin = 24 << 20
+
+// ErrNearlyFull says that nothing was written because the disk is nearly full.
+var ErrNearlyFull = errors.New("the disk is nearly full")
+
+// IsNearlyFull reports whether an error says that nothing was written because the disk is nearly full.
+func IsNearlyFull(err error) bool { return errors.Is(err, ErrNearlyFull) || space.IsFull(err) }
+
+// room returns an error when the disk has too little space to write this many bytes of tables.
+func (d *DB) room(bytes int64) error {
+	if free, err := space.Free(d.dir); err == nil && free < bytes+margin {
+		return ErrNearlyFull
+	}
 	return nil
 }

@@ -19,8 +19,8 @@ func (e UnknownFormat) Error() string {
 	return fmt.Sprintf("format %q is not known to this version, which reads %q", e.Found, e.Known)
 }
 
-// Decoder reads varints and length-prefixed strings from B and removes them from it. After the first failure all methods
-// return zeroes, and Err returns an error.
+// Decoder reads varints and prefixed strings from B, and removes them. After a failure its methods return zeroes, and Err
+// says so.
 type Decoder struct {
 	B      []byte // what is left to read
 	failed bool

@@ -23,8 +23,8 @@ import (
 // chunk its number, version and position, less those of the chunk before, its place in the record, and how many events.
 const checkpointFile = "checkpoint"
 
-// roomForChunks is room in the list for the chunks of the records after a checkpoint, which are about flushBytes. Else the
-// first one would cost a copy of the list.
+// roomForChunks is room in the list for the chunks of about flushBytes of records: the first one would cost a copy of the
+// list.
 const roomForChunks = 16 << 10
 
 // writeCheckpoint notes the chunks before a mark, up to which all is flushed. version is the greatest before it.
@@ -56,7 +56,7 @@ func (j *Journal) readCheckpoint(flushed log.Position, forgotten uint64) (at log
 	sealed, err := os.ReadFile(filepath.Join(j.dir, checkpointFile))
 	if err != nil {
 		if !errors.Is(err, os.ErrNotExist) {
-			j.logger.Warn("the whole log of events is read, because its checkpoint cannot be read", "error", err)
+			j.opt.Log.Warn("the whole log of events is read, because its checkpoint cannot be read", "error", err)
 		}
 		return 0, false
 	}

@@ -31,8 +31,7 @@ const (
 	maxChunkEvents = 256
 )
 
-// maxUnpacked bounds the memory that unpackChunk allocates, as a damaged block may claim any size. It is far above the
-// size of any chunk.
+// maxUnpacked bounds what unpackChunk allocates: a damaged block may claim any size. It is far above the size of any chunk.
 const maxUnpacked = 16 << 20
 
 // packChunk appends the stored form of a chunk.

@@ -12,8 +12,8 @@ import (
 	"mtagd/store/local/log"
 )
 
-// chunks are the chunks of the log that were not forgotten, in the order of receipt. The newest ones are in memory, so that
-// reads need no file.
+// chunks are those of the log that were not forgotten, in the order of receipt. The newest are in memory: to read them needs
+// no file.
 type chunks struct {
 	log *log.Log
 
@@ -21,15 +21,6 @@ type chunks struct {
 	list   []stored // replaced, or appended to: a reader keeps what it has
 	held   int      // bytes of chunks in memory
 	onDisk int      // the first ones, which are only in the log
-}
-
-// heldRecord points to a record in memory. It points to nil when the record is only in the log.
-type heldRecord struct{ atomic.Pointer[[]byte] }
-
-func newHeldRecord(record []byte) *heldRecord {
-	h := new(heldRecord)
-	h.Store(&record)
-	return h
 }
 
 // stored is a chunk.
@@ -42,16 +33,17 @@ type stored struct {
 	merchants    []uint32     // hashOf the merchants with events in it; nil for chunks from before the start
 }
 
+// heldRecord is a record in memory. It points to nil when the record is only in the log.
+type heldRecord = atomic.Pointer[[]byte]
+
 // packed returns the chunk as it is stored; nil when it is only in the log.
 func (s *stored) packed() []byte {
-	if s.record == nil {
-		return nil
+	if s.record != nil {
+		if record := s.record.Load(); record != nil {
+			return (*record)[s.from:s.to:s.to]
+		}
 	}
-	record := s.record.Load()
-	if record == nil {
-		return nil
-	}
-	return (*record)[s.from:s.to:s.to]
+	return nil
 }
 
 // MerchantSet is the merchants whose chunks are read, as hashes; nil: all. A few other merchants may have the same hashes.
@@ -73,8 +65,7 @@ func (s *stored) mayHave(of MerchantSet) bool {
 	return of == nil || s.merchants == nil || slices.ContainsFunc(s.merchants, func(hash uint32) bool { _, has := of[hash]; return has })
 }
 
-// maxHeld is how many bytes of chunks are in memory, as they are stored. So much waits for the archive only when that cannot
-// keep up.
+// maxHeld is how many bytes of chunks are in memory, as stored. So much waits for the archive only when that cannot keep up.
 const maxHeld = 24 << 20
 
 // add adds the chunks of a record, and does not keep the slice. The record in memory must not change.
@@ -191,10 +182,11 @@ func (c *chunks) first(end log.Position) log.Position {
 type reader struct {
 	chunks *chunks
 
-	record []byte       // the last one that was read
-	at     log.Position // its position
-	data   []byte
-	events []Event
+	record  []byte       // the last one that was read
+	at      log.Position // its position
+	data    []byte
+	events  []Event
+	indexed []codec.Event
 }
 
 // packed returns a chunk as it is stored. It is valid until the next call.
@@ -219,6 +211,16 @@ func (r *reader) unpack(s stored) (chunk []byte, err error) {
 		r.data, err = unpackChunk(r.data, packed)
 	}
 	return r.data, err
+}
+
+// readIndexed is read of what the index needs to know.
+func (r *reader) readIndexed(s stored) ([]codec.Event, error) {
+	events, err := r.read(s)
+	r.indexed = r.indexed[:0]
+	for i := range events {
+		r.indexed = append(r.indexed, events[i].Event)
+	}
+	return r.indexed, err
 }
 
 // read decodes all events of a chunk. They are valid until the next call.

@@ -62,37 +62,18 @@ func (c *committer) writeGroup() error {
 		begun = true
 		return err
 	}
-	makeRoom := func() error {
-		if !t.isFull() {
-			return nil
-		}
-		if err := commit(); err != nil {
-			return err
-		}
-		t = c.begin()
-		return nil
-	}
 	marks := 0
 	for parts := c.queue.Take(); len(parts) > 0; parts = c.queue.Take() {
 		for _, p := range parts {
 			marks += p.To - p.From
-			if p.Link != nil {
-				if c.j.refuses != nil && c.j.refuses(store.MerchantKey(p.Merchant).ID(), p.Link, p.Link.MUID) != 0 {
-					continue // nothing is kept of the person
-				}
-				if err := makeRoom(); err != nil {
-					return err
-				}
-				if err := t.link(store.MerchantKey(p.Merchant), p.Link); err != nil {
-					p.Fail(err) // what it needs cannot be read; others go on
-				}
-				continue
-			}
 			for i := p.From; i < p.To; i++ {
-				if err := makeRoom(); err != nil {
-					return err
+				if t.isFull() {
+					if err := commit(); err != nil {
+						return err
+					}
+					t = c.begin()
 				}
-				if err := t.add(&p.Marks[i]); err != nil {
+				if err := t.addPart(p, i); err != nil { // what it needs cannot be read; others go on
 					if i > 0 { // KindUnavailable would promise that nothing was recorded
 						err = fmt.Errorf("%w: %v", store.Uncertain("a part of the events may be recorded"), err)
 					}
@@ -115,7 +96,7 @@ func (c *committer) begin() *transaction {
 		arena:     a,
 		record:    a.record,
 		now:       c.clock.now(),
-		refuses:   c.j.refuses,
+		refuses:   c.j.opt.Refuses,
 		expiresAt: uint64(time.Now().Add(dedupeTTL).Unix()),
 	}
 }
@@ -127,7 +108,7 @@ func (c *committer) commit(t *transaction) error {
 	t.arena.record = t.record
 	release := func() { t.arena.release(c.arenas) }
 	began := time.Now()
-	if t.isEmpty() {
+	if len(t.record) == 0 {
 		c.metrics.Committed(began, false)
 		release()
 		return nil
@@ -145,9 +126,10 @@ func (c *committer) commit(t *transaction) error {
 	c.failed.Store(nil)
 	c.metrics.Committed(began, true)
 	if len(t.written) > 0 {
-		record := newHeldRecord(bytes.Clone(t.record))
+		held, record := new(heldRecord), bytes.Clone(t.record)
+		held.Store(&record)
 		for i := range t.written {
-			t.written[i].at, t.written[i].record = at, record
+			t.written[i].at, t.written[i].record = at, held
 		}
 	}
 	c.j.chunks.add(t.written)
@@ -173,4 +155,18 @@ func (c *committer) edit(change func(t *transaction) error) error {
 		return err
 	}
 	return c.commit(t)
+}
+
+// clock numbers chunks and commits. A number is the time in µs since 1970, or the last number plus one when that is
+// greater. Only the committer's goroutine uses the clock.
+type clock struct {
+	now  func() time.Time
+	last uint64
+}
+
+// next returns a number greater than every earlier one.
+func (c *clock) next() uint64 {
+	now := uint64(max(0, c.now().UnixMicro()))
+	c.last = max(c.last+1, now)
+	return c.last
 }

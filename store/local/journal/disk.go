@@ -20,8 +20,7 @@ const MinFree = 128 << 20
 const (
 	diskInterval = time.Second
 
-	// Once events are refused, they are accepted again when this much is free. The difference keeps the journal from
-	// changing its mind every second.
+	// Once refused, events are accepted again when this much is free: else the journal would change its mind every second.
 	minFreeAgain = MinFree + MinFree/8
 
 	// costFactor is how many bytes an accepted event may take on the disk for each byte of its request. The request's
@@ -31,8 +30,7 @@ const (
 )
 
 // diskWatch counts what accepted events may take of the free space, so that a flood cannot fill the disk between two
-// measurements. It measures the free space every second, and whenever the count says that nothing is left. That sets the
-// count to the real figure.
+// measurements. It measures every second, and whenever the count says that nothing is left.
 type diskWatch struct {
 	log       *slog.Logger
 	freeSpace func() (int64, error) // bytes

@@ -8,9 +8,8 @@ import (
 	"mtagd/store"
 )
 
-// unflushed has the entries that may not be in the database yet, in the order in which they were
-// written. Most are of event_ids, which take about 70 bytes each, without pointers that the garbage
-// collector would follow.
+// unflushed has the entries that may not be in the database yet, in the order of writing. Most are of event_ids, which take
+// about 70 bytes each, without pointers that the garbage collector would follow.
 type unflushed struct {
 	bytes   []byte // key, value, key, value …
 	entries []unflushedEntry
@@ -111,8 +110,7 @@ func (u *unflushed) drop() {
 	u.onDisk, u.flushing = was.onDisk-was.flushing, 0
 }
 
-// knownLinks is a set of links that are on disk: an event that repeats one of them needs no look-up. Only the committer uses
-// it.
+// knownLinks is a set of links that are on disk: an event that repeats one needs no look-up. Only the committer uses it.
 type knownLinks struct {
 	seed    maphash.Seed
 	buckets [][knownInBucket]uint64 // by the key of the link, the newest one first; 0: there is none

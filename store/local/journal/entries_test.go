@@ -42,7 +42,7 @@ func TestDrillUnflushedEntries(t *testing.T) {
 	}
 	const keys = 300_000
 	grown := false
-	for round := range 300 {
+	for round := range 200 {
 		written := map[string]value{}
 		for range random.IntN(4000) {
 			n := random.Uint64N(keys)
@@ -68,7 +68,7 @@ func TestDrillUnflushedEntries(t *testing.T) {
 		}
 		u.onDisk = u.len()
 		grown = grown || u.len() > 2*flushEntries
-		if round > 240 && random.IntN(4) == 0 {
+		if round > 165 && random.IntN(4) == 0 {
 			u.flushing = u.onDisk
 		}
 		check(string(binary.BigEndian.AppendUint64(nil, random.Uint64N(keys))), u.onDisk, committed)

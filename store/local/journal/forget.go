@@ -11,8 +11,7 @@ import (
 	"mtagd/store/local/space"
 )
 
-// Forget drops the chunks up to and including last, whose events are on disk elsewhere. Call it after Start, from one
-// goroutine.
+// Forget drops the chunks up to and including last, which are on disk elsewhere. Call it after Start, from one goroutine.
 func (j *Journal) Forget(last uint64) error {
 	err := j.committer.edit(func(t *transaction) error {
 		t.set([]byte{prefixForgotten}, binary.BigEndian.AppendUint64(nil, last), 0)
@@ -59,7 +58,7 @@ func (j *Journal) flushKeys(atMoment func()) error {
 		return nil
 	}
 	if err := j.writeCheckpoint(end, version); err != nil && !space.IsFull(err) {
-		j.logger.Warn("the next start reads more of the log of events", "error", err)
+		j.opt.Log.Warn("the next start reads more of the log of events", "error", err)
 	}
 	return nil
 }
@@ -84,8 +83,7 @@ const (
 	flushBytes   = 32 << 20
 )
 
-// tidy moves links and event_ids from the log to the database now and then, compacts that, and removes files of the log that
-// are not needed any more, until Close.
+// Until Close, tidy moves links and event_ids from the log to the database, compacts that, and removes files of the log.
 func (j *Journal) tidy() {
 	tick := time.NewTicker(tidyInterval)
 	defer tick.Stop()
@@ -102,7 +100,7 @@ func (j *Journal) tidy() {
 			logged = ""
 		case err.Error() != logged && j.stopping.Err() == nil && !badgerdb.IsNearlyFull(err):
 			logged = err.Error()
-			j.logger.Error("the log of events cannot be shortened now, and grows", "error", err)
+			j.opt.Log.Error("the log of events cannot be shortened now, and grows", "error", err)
 		}
 	}
 }
@@ -124,7 +122,7 @@ func (j *Journal) tidyOnce() (err error) {
 func (j *Journal) Damage() error { return j.keys.db.Damage() }
 
 // Recheck reads the whole database after damage was met, and returns what is wrong with it.
-func (j *Journal) Recheck(ctx context.Context) error { return j.keys.db.Recheck(ctx, j.pace()) }
+func (j *Journal) Recheck(ctx context.Context) error { return j.keys.db.Recheck(ctx, j.opt.Pace()) }
 
 // RebuildKeys replaces a damaged database of links and event_ids by one of what can be read of it, beside requests. It fails
 // with badgerdb.ErrCopied during a backup. It calls before, with all that is lost, when the new one is complete.
@@ -141,7 +139,7 @@ func (j *Journal) RebuildKeys(ctx context.Context, damage error, before func(los
 	defer func() { release() }()
 	var lost []badgerdb.Range
 	err := j.keys.db.Rebuild(func(to string) (err error) {
-		lost, err = copyKeys(ctx, keysDir(j.dir), to, j.logger, damage, j.Lost())
+		lost, err = copyKeys(ctx, keysDir(j.dir), to, j.opt.Log, damage, j.Lost())
 		return err
 	}, func() error {
 		if err := before(lost); err != nil {
@@ -169,20 +167,20 @@ func (j *Journal) isCopied() bool {
 
 func (j *Journal) merge() {
 	defer j.compacting.Store(false)
-	if err := j.keys.db.Merge(j.stopping, j.pace()); err != nil && j.stopping.Err() == nil && !badgerdb.IsNearlyFull(err) {
-		j.logger.Error("links and event_ids cannot be compacted now, and take more space", "error", err)
+	if err := j.keys.db.Merge(j.stopping, j.opt.Pace()); err != nil && j.stopping.Err() == nil && !badgerdb.IsNearlyFull(err) {
+		j.opt.Log.Error("links and event_ids cannot be compacted now, and take more space", "error", err)
 	}
 }
 
 // filter makes look-ups of new event_ids cheap in the tables from before the start, or from a rebuild.
 func (j *Journal) filter() {
-	if err := j.keys.db.FilterTables(j.stopping, j.pace()); err != nil && j.stopping.Err() == nil {
-		j.logger.Error("a table of links and event_ids cannot be read", "error", err)
+	if err := j.keys.db.FilterTables(j.stopping, j.opt.Pace()); err != nil && j.stopping.Err() == nil {
+		j.opt.Log.Error("a table of links and event_ids cannot be read", "error", err)
 	}
 }
 
-// trim removes the files of the log that are not needed, unless a snapshot may need them. During a purge it does nothing:
-// events must be flushed meanwhile.
+// trim removes the unneeded files of the log, unless a snapshot may need them, or a purge runs: events must be flushed
+// meanwhile.
 func (j *Journal) trim() error {
 	if !j.copying.TryLock() {
 		return nil

@@ -25,10 +25,9 @@
 // Files in reading order:
 //
 //	journal.go      Journal: open, record, resolve, close
-//	committer.go    writes group after group
+//	committer.go    writes group after group; numbers chunks and commits
 //	transaction.go  puts marks into a record
 //	links.go        identity links
-//	arena.go        the memory of one transaction
 //	chunks.go       the chunks of the log
 //	keystore.go     links and event_ids, in memory and in the database
 //	entries.go      those in memory
@@ -38,14 +37,12 @@
 //	forget.go       drops chunks, flushes links and event_ids, and removes files of the log (tidy)
 //	remove.go       removes links and remembered event_ids, and their bytes
 //	snapshot.go     the journal as of one commit, and what the last commits have written, for a backup
-//	restore.go      writes a journal from a backup
+//	restore.go      writes a journal from a backup, or from what can be read of damaged files
 //	migrate.go      reads links and remembered event_ids for another engine, or writes those of one; pauses
 //	chunk.go        the byte form of events
 //	keys.go         the keys of entries
-//	clock.go        numbers chunks and commits
 //	disk.go         counts what events take of the disk, and refuses them before it is full
 //	verify.go       checks all data
-//	repair.go      writes what can be read of damaged files into a new journal
 //
 // # The files
 //
@@ -56,7 +53,7 @@
 // # Entries
 //
 // A record of the log is a list of entries (codec.AppendEntry). Integers in keys are big endian. A merchant is the 16 bytes
-// of its UUID. A seq is the number of a chunk; versions of commits are from the same sequence (clock.go). Only the newest
+// of its UUID. A seq is the number of a chunk; versions of commits are from the same sequence (clock). Only the newest
 // entry of a key counts. All entries but chunks are also those of the database, which is of format "6".
 //
 //	'F'                                 format version, in ASCII digits; only in the database
@@ -115,12 +112,11 @@ type Options struct {
 	// It gets all ranges of lost keys, those of Lost included; nil: nothing is called.
 	Rebuilding func(lost []badgerdb.Range) error
 
-	// Lost has the ranges of keys that damage has cost before. A look-up in them fails with KindUnavailable when it finds
-	// nothing, until Refilled.
+	// Lost has the ranges of keys that damage has cost: a look-up there that finds nothing is KindUnavailable, until
+	// Refilled.
 	Lost []badgerdb.Range
 
-	// Pace returns the function that background work on the database calls between pieces of work, to pause; nil: there are
-	// no pauses.
+	// Pace returns what background work on the database calls between pieces of work, to pause; nil: no pauses.
 	Pace func() func()
 }
 
@@ -129,17 +125,15 @@ type Journal struct {
 	groupcommit.Recorder // from Start on
 
 	dir      string
+	opt      Options
 	log      *log.Log
 	keys     *keyStore
 	chunks   chunks
 	lost     DamagedChunks // damage that was found in the log, each as the chunk after the last sound one
 	endsLost bool          // no chunk is behind the last one
-	logger   *slog.Logger
-	now      func() time.Time
-	refuses  func(m store.MerchantID, id *store.Identity, muid store.MUID) store.Outcome
-
-	pace     func() func()
 	readOnly bool
+
+	maxEntries int // the constant, except in a test
 
 	last    uint64        // the greatest number of a chunk or a commit, before Start
 	flushed atomic.Uint64 // links and event_ids of records before this position are in the database
@@ -167,15 +161,15 @@ func Open(dir string, opt Options) (*Journal, error) {
 	if err := os.MkdirAll(logDir(dir), 0o700); err != nil {
 		return nil, err
 	}
-	j := &Journal{dir: dir, logger: opt.Log, now: opt.Now, refuses: opt.Refuses, pace: opt.Pace}
-	if j.pace == nil {
-		j.pace = func() func() { return func() {} }
+	if opt.Pace == nil {
+		opt.Pace = func() func() { return func() {} }
 	}
 	if opt.Rebuilding == nil {
 		opt.Rebuilding = func([]badgerdb.Range) error { return nil }
 	}
+	j := &Journal{dir: dir, opt: opt, maxEntries: maxEntries}
 	var err error
-	if j.log, err = log.Open(logDir(dir), log.Options{Log: opt.Log}); err != nil {
+	if j.log, err = log.Open(logDir(dir), opt.Log); err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
 	if _, err := os.Stat(keysDir(dir)); errors.Is(err, fs.ErrNotExist) && j.log.First() > 0 {
@@ -232,7 +226,7 @@ func (j *Journal) replay() error {
 			}
 			return err
 		}
-		j.logger.Error("a part of the log of events is damaged: its events are lost, all others are served",
+		j.opt.Log.Error("a part of the log of events is damaged: its events are lost, all others are served",
 			"file", damage.File, "offset", damage.Offset, "reason", damage.Err, "records", damage.Lost)
 		seq := max(j.chunks.last(math.MaxUint64), forgotten) + 1
 		j.lost = append(j.lost, DamagedChunk{seq, damage})
@@ -296,18 +290,18 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 	if err != nil {
 		return err
 	}
-	j.disk = watchDisk(j.dir, j.logger)
+	j.disk = watchDisk(j.dir, j.opt.Log)
 	q := groupcommit.New(func(size int) error {
 		if err := ready(); err != nil {
 			return err
 		}
-		if j.keys.inMemory() > maxEntries {
+		if j.keys.inMemory() > j.maxEntries {
 			return store.Unavailable("links and event_ids cannot be stored now")
 		}
 		return j.disk.admit(size)
 	}, j.disk.finish)
 	j.committer = &committer{
-		j: j, clock: &clock{now: j.now, last: j.last}, queue: q, handOver: handOver, arenas: newArenas(),
+		j: j, clock: &clock{now: j.opt.Now, last: j.last}, queue: q, handOver: handOver, arenas: newArenas(),
 		metrics: groupcommit.NewMetrics(), done: make(chan struct{}),
 	}
 	j.Recorder = groupcommit.Recorder{Queue: q, Linked: func(_ context.Context, m store.MerchantKey, id *store.Identity) (store.MUID, error) {
@@ -323,8 +317,7 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 	return nil
 }
 
-// LastChunk returns the number of the last chunk on disk; 0 when there was none. Unlike Committed, it can be called before
-// Start.
+// LastChunk returns the number of the last chunk on disk; 0: there was none. Unlike Committed, it may come before Start.
 func (j *Journal) LastChunk() (seq uint64, err error) { return j.LastChunkAt(math.MaxUint64) }
 
 // LastChunkAt returns the number of the last chunk that was on disk after the commit with this version.

@@ -38,8 +38,7 @@ func appendLinkKey(b []byte, m store.MerchantKey, k store.IdentityKey) []byte {
 // formerKeyBytes is the length of a key of a former link.
 const formerKeyBytes = 1 + len(store.MerchantKey{}) + len(store.IdentityKey{}) + muidHashBytes
 
-// muidHashBytes is how much of store.MUIDKey is in a key. Where two muids have the same, links to one count as links to
-// both.
+// muidHashBytes is how much of store.MUIDKey a key has. Links to one muid count for all others with the same bytes.
 const muidHashBytes = 16
 
 func appendFormerKey(b []byte, m store.MerchantKey, k store.IdentityKey, muid []byte) []byte {

@@ -64,8 +64,7 @@ func tryKeys(dir string, logger *slog.Logger) (*keyStore, error) {
 	return k, nil
 }
 
-// copyKeys copies what can be read of a damaged database into a new one in the directory to. It adds what is lost to what
-// was lost before.
+// copyKeys copies what can be read of a damaged database into a new one in the directory to. It adds what is lost to before.
 func copyKeys(ctx context.Context, dir, to string, logger *slog.Logger, damage error, before []badgerdb.Range) (lost []badgerdb.Range, err error) {
 	logger.Error("the database of links and event_ids is damaged: a new one is made of what can be read", "error", damage)
 	keys, err := tryKeys(to, logger)
@@ -239,8 +238,7 @@ func (k *keyStore) eachUnflushed(use func(key, value []byte)) {
 	}
 }
 
-// begin takes what the next flush writes, and reports whether there is anything. No commit of the journal may be under way,
-// and no other flush.
+// begin takes what the next flush writes, if there is anything. No commit may be under way, and no other flush.
 func (k *keyStore) begin() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -248,9 +246,8 @@ func (k *keyStore) begin() bool {
 	return k.memory.flushing > 0
 }
 
-// flush writes what begin has taken to the database, with this version. end is where the log ended when begin was called. When
-// it returns nil, all is on disk. After an error a later flush writes it. A merge may make a part of it readable before: all is
-// in memory, too.
+// flush writes what begin has taken to the database, with this version; end is where the log ended then. After an error a
+// later flush writes it. A merge may make a part of it readable before: all is in memory, too.
 func (k *keyStore) flush(version uint64, end mark) error {
 	k.mu.RLock()
 	memory := k.memory // what is flushed does not change
@@ -374,29 +371,4 @@ func (k *keyStore) flushedUpTo() (m mark, err error) {
 		return mark{log.Position(binary.BigEndian.Uint64(b)), binary.BigEndian.Uint32(b[8:])}, nil
 	}
 	return m, codec.ErrCorrupt
-}
-
-// isStored reports whether an entry of the database is one that this version or 1.0.0 writes.
-func isStored(key, value []byte) (isLinkOrFormer, isEventID, ok bool) {
-	merchant := len(store.MerchantKey{})
-	switch {
-	case len(key) == 0:
-	case isFormerKey(key):
-		return false, false, true
-	case key[0] == prefixFormat && len(key) == 1:
-		return false, false, string(value) == Format
-	case key[0] == prefixForgotten && len(key) == 1:
-		return false, false, len(value) == 8
-	case key[0] == prefixFlushed && len(key) == 1:
-		return false, false, len(value) == 8 || len(value) == 12
-	case key[0] == prefixLink && len(key) == 1+merchant+32:
-		return true, false, isLink(value)
-	case key[0] == prefixFormer && len(key) == formerKeyBytes:
-		return true, false, isFormer(value)
-	case key[0] == prefixLinked && len(key) == 1+merchant+muidHashBytes:
-		return false, false, len(value) == 1
-	case key[0] == prefixDedupe && len(key) == 1+merchant+16:
-		return false, true, len(value) == 8
-	}
-	return false, false, false
 }

@@ -49,11 +49,6 @@ func parseLink(b []byte) (l link, err error) {
 	return l, err
 }
 
-func isLink(b []byte) bool {
-	_, err := parseLink(b)
-	return err == nil
-}
-
 // former returns the value of a key 'H'.
 func former(source store.LinkSource, muid []byte) []byte {
 	return append([]byte{byte(source)}, muid...)
@@ -64,11 +59,6 @@ func parseFormer(b []byte) (source store.LinkSource, muid []byte, err error) {
 		return 0, nil, fmt.Errorf("%w: former link", codec.ErrCorrupt)
 	}
 	return store.LinkSource(b[0]), b[1:], nil
-}
-
-func isFormer(b []byte) bool {
-	_, _, err := parseFormer(b)
-	return err == nil
 }
 
 // getter returns the value of a key, which must not be changed.
@@ -136,8 +126,7 @@ func (t *transaction) link(m store.MerchantKey, id *store.Identity) error {
 	return nil
 }
 
-// replace makes a link a former one, and returns the one that replaces it. That was a former one itself if the identifier
-// led to the muid before.
+// replace makes a link a former one, and returns the next one: a former one, if the identifier led to the muid before.
 func (t *transaction) replace(m store.MerchantKey, k store.IdentityKey, now link, muid []byte) (next link, err error) {
 	next = link{muid: muid, former: now.former}
 	key := appendFormerKey(nil, m, k, muid)

@@ -100,8 +100,7 @@ func pickEvents(chunk []byte, wanted []Wanted, use func(n int, e Event)) error {
 	return nil
 }
 
-// Use gets the events of one chunk, in the order of receipt. They are valid until it returns. It returns false when it
-// wants no more chunks.
+// Use gets the events of a chunk, in the order of receipt, valid until it returns. It returns false when it wants no more.
 type Use func(seq uint64, events []Event) (more bool)
 
 // Scan calls use with the chunks from from to upTo, both inclusive, that may have events of the merchants. When ctx ends,
@@ -127,12 +126,10 @@ func (j *Journal) Scan(ctx context.Context, from, upTo uint64, of MerchantSet, u
 	return nil
 }
 
-// Since calls use once for each chunk after the chunk seq, up to and including upTo, with its events, in the order of
-// receipt; last is the number of the chunk. The events are valid until use returns. Since passes chunks that cannot be read
-// to damaged, and goes on.
+// Since calls use for each chunk after the chunk seq, up to and including upTo, in the order of receipt; last is its number.
+// The events are valid until use returns. Chunks that cannot be read are passed to damaged.
 func (j *Journal) Since(seq, upTo uint64, use func(events []codec.Event, last uint64) error, damaged func(DamagedChunk)) error {
 	r := reader{chunks: &j.chunks}
-	var passed []codec.Event
 	lost := j.lost
 	passLost := func(before uint64) {
 		for ; len(lost) > 0 && lost[0].Seq < before; lost = lost[1:] {
@@ -143,16 +140,12 @@ func (j *Journal) Since(seq, upTo uint64, use func(events []codec.Event, last ui
 	}
 	for _, s := range j.chunks.between(seq, upTo) {
 		passLost(s.seq)
-		events, err := r.read(s)
+		events, err := r.readIndexed(s)
 		if err != nil {
 			damaged(DamagedChunk{s.seq, err})
 			continue
 		}
-		passed = passed[:0]
-		for i := range events {
-			passed = append(passed, events[i].Event)
-		}
-		if err := use(passed, s.seq); err != nil {
+		if err := use(events, s.seq); err != nil {
 			return err
 		}
 	}

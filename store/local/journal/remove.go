@@ -77,7 +77,7 @@ func changeEach[T any](j *Journal, items []T, make func(*transaction, T) error) 
 		}); err != nil {
 			return err
 		}
-		if j.keys.inMemory() > maxEntries { // tidy is slower, or fails
+		if j.keys.inMemory() > j.maxEntries { // tidy is slower, or fails
 			if err := j.flush(); err != nil {
 				return err
 			}

@@ -88,7 +88,8 @@ func TestForgottenChunksAreGarbage(t *testing.T) {
 		for seq := range uint64(100) {
 			added := stored{seq: seq + 1}
 			if seq >= test.onDisk {
-				added.record, added.to = newHeldRecord([]byte("chunk")), 5
+				added.record, added.to = new(heldRecord), 5
+				added.record.Store(new([]byte("chunk")))
 			}
 			c.add([]stored{added})
 		}
@@ -237,7 +238,7 @@ func TestAFileOfTheLogIsLost(t *testing.T) {
 			if !readOnly.HasLost() {
 				t.Error("a check finds nothing lost")
 			}
-			testenv.Check(t, readOnly.CloseReadOnly())
+			testenv.Check(t, readOnly.Close())
 			to, said := t.TempDir(), 0
 			_, err = Repair(ctx, killed, to, Options{Log: quiet}, func(string, error) { said++ })
 			testenv.Check(t, err)

@@ -1,13 +1,16 @@
 package journal
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"slices"
 
 	"mtagd/store"
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/log"
 )
@@ -26,7 +29,7 @@ func Create(dir string, logger *slog.Logger) (*Writer, error) {
 	if err := os.MkdirAll(logDir(dir), 0o700); err != nil {
 		return nil, err
 	}
-	l, err := log.Open(logDir(dir), log.Options{Log: logger})
+	l, err := log.Open(logDir(dir), logger)
 	if err != nil {
 		return nil, err
 	}
@@ -49,9 +52,9 @@ func newWriter(l *log.Log, keys *keyStore) (*Writer, error) {
 // writtenAtOnce is about how many bytes of chunks are in a record.
 const writtenAtOnce = 1 << 20
 
-// Put writes an entry. Of the entries with the same key, the one with the greatest version counts. Chunks must be put in the
-// order of receipt. Put ignores a repeated chunk, and the deletion of a chunk, whose events are in the archive. It converts
-// the entries of a version before 1.0.0.
+// Put writes an entry. Of those with one key, the one with the greatest version counts. Chunks come in the order of receipt.
+// Put ignores repeated chunks, and deletions of chunks, whose events are in the archive. It converts entries from before
+// 1.0.0.
 func (w *Writer) Put(e codec.Entry) error {
 	if IsChunk(e) {
 		return w.putChunk(e)
@@ -75,8 +78,7 @@ func (w *Writer) Put(e codec.Entry) error {
 	return w.keys.db.Put(e)
 }
 
-// formerFormats are those before 1.0.0. Before "5" a link was a muid alone, which never begins with linkMark. It becomes a
-// claimed link.
+// formerFormats are those before 1.0.0. Before "5" a link was a muid alone, without linkMark. It becomes a claimed link.
 var formerFormats = []string{"3", "4", "5"}
 
 // isFormerKey reports whether a key is of an entry that 1.0.0 and earlier versions wrote, and that is not read any more.
@@ -123,3 +125,70 @@ func (w *Writer) append() error {
 func (w *Writer) Close() error {
 	return errors.Join(w.append(), w.keys.db.Close(), w.log.Close())
 }
+
+// Repair writes what can be read of the journal in dir into a new one in the directory to, which must be empty or missing.
+// It reads the files of the database one by one. It changes nothing in dir. Damage is passed to wrong, with the file's path.
+// lost are the ranges of keys in which links and event_ids may be lost.
+func Repair(ctx context.Context, dir, to string, opt Options, wrong func(path string, err error)) (lost []badgerdb.Range, err error) {
+	for _, part := range []string{logDir(dir), keysDir(dir)} {
+		if _, err := os.Stat(part); err != nil {
+			wrong(part, err)
+		}
+	}
+	w, err := Create(to, opt.Log)
+	if err != nil {
+		return nil, err
+	}
+	lost, err = repairKeys(ctx, keysDir(dir), w, wrong)
+	if err == nil {
+		err = w.putLog(ctx, logDir(dir), wrong)
+	}
+	return lost, errors.Join(err, w.Close())
+}
+
+// repairKeys writes what can be read of the database in dir, and returns the ranges of keys in which some may be lost.
+func repairKeys(ctx context.Context, dir string, w *Writer, wrong func(path string, err error)) (lost []badgerdb.Range, err error) {
+	return badgerdb.EachEntry(ctx, dir, isKey, func(e codec.Entry) error {
+		e.Key, e.Value = slices.Clone(e.Key), slices.Clone(e.Value)
+		return w.Put(e)
+	}, wrong)
+}
+
+// putLog writes the entries of a log.
+func (w *Writer) putLog(ctx context.Context, dir string, wrong func(path string, err error)) (err error) {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	l, err := log.OpenReadOnly(dir)
+	if err != nil {
+		wrong(dir, err)
+		return nil
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	for from := l.First(); from < l.End(); {
+		err := l.Replay(from, func(_ log.Position, record []byte) error {
+			return eachEntry(record, func(e codec.Entry, _ int) error {
+				if seq, isChunk := ChunkOf(e); isChunk {
+					if _, err := CheckEntry(e); err != nil {
+						wrong(dir, fmt.Errorf("chunk %d: %w", seq, err))
+						return nil
+					}
+				}
+				e.Key, e.Value = slices.Clone(e.Key), slices.Clone(e.Value)
+				return errors.Join(ctx.Err(), w.Put(e))
+			})
+		})
+		damage, isDamage := errors.AsType[*log.Damage](err)
+		if !isDamage {
+			return err
+		}
+		wrong(damage.File, err)
+		from = damage.Next
+	}
+	return nil
+}
+
+// keyBytes has the lengths of the keys of the database that are in backups, too.
+var keyBytes = map[byte]int{prefixLink: 49, prefixFormer: formerKeyBytes, prefixLinked: 33, prefixDedupe: 33, prefixForgotten: 1}
+
+func isKey(key []byte) bool { return len(key) > 0 && keyBytes[key[0]] == len(key) }

@@ -105,8 +105,7 @@ func (j *Journal) Counter(seq, version uint64) func() (events int, err error) {
 	return func() (int, error) { return j.chunks.count(chunks) }
 }
 
-// CheckEntry returns an error for a chunk that does not decode. It returns the number of the chunk's events, and 0 for all
-// other entries.
+// CheckEntry returns how many events an entry has; 0 if it is no chunk. A chunk that does not decode is an error.
 func CheckEntry(e codec.Entry) (events int, err error) {
 	if e.Deleted || !IsChunk(e) {
 		return 0, checkFormatEntry(e)

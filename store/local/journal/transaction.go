@@ -4,9 +4,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/groupcommit"
 	"mtagd/store/local/codec"
 	"mtagd/store/rules"
 )
@@ -32,8 +34,8 @@ type transaction struct {
 	eventID  eventIDKey        // that of the last mark
 	received []byte            // its value
 
-	// The open chunk, which takes the next events. There is none while chunkEvents is 0; then seq is the number of the
-	// last closed one.
+	// The open chunk, which takes the next events. While chunkEvents is 0 there is none, and seq is the number of the last
+	// one.
 	seq         uint64
 	chunkStart  int      // where the chunk begins in arena.chunks
 	chunkEvents int      // number of its events
@@ -48,8 +50,17 @@ func (t *transaction) isFull() bool {
 	return len(t.record)+len(t.arena.chunks)-t.chunkStart >= maxTransaction
 }
 
-// isEmpty reports whether there is nothing to commit.
-func (t *transaction) isEmpty() bool { return len(t.record) == 0 }
+// addPart adds a part's link, or its mark i.
+func (t *transaction) addPart(p groupcommit.Part, i int) error {
+	if p.Link == nil {
+		return t.add(&p.Marks[i])
+	}
+	m := store.MerchantKey(p.Merchant)
+	if t.refuses != nil && t.refuses(m.ID(), p.Link, p.Link.MUID) != 0 {
+		return nil // nothing is kept of the person
+	}
+	return t.link(m, p.Link)
+}
 
 // add resolves, deduplicates and appends one mark (store.Events, Record).
 func (t *transaction) add(m *store.Mark) error {
@@ -180,4 +191,24 @@ func (t *transaction) delete(key []byte) {
 func (t *transaction) change(e codec.Entry) {
 	t.append(e)
 	t.keys.set(e)
+}
+
+// arena is the memory of a transaction until the callback has read its events. Slices of it stay valid when it grows.
+type arena struct {
+	chunks []byte        // chunks, one after the other
+	packed []byte        // the last one, as it is stored
+	record []byte        // entries
+	events []codec.Event // the events in chunks; their series alias chunks
+}
+
+// newArenas returns a pool of released arenas, for later transactions.
+func newArenas() *sync.Pool {
+	return &sync.Pool{New: func() any { return &arena{chunks: make([]byte, 0, 256<<10)} }}
+}
+
+// release empties an arena, to which nothing refers any more, for reuse.
+func (a *arena) release(to *sync.Pool) {
+	clear(a.events) // their series may still alias an array that chunks has outgrown
+	a.chunks, a.record, a.events = a.chunks[:0], a.record[:0], a.events[:0]
+	to.Put(a)
 }

@@ -24,12 +24,41 @@ type Check struct {
 // Counts is how many sound entries Verify has read.
 type Counts struct{ Chunks, Links, Marks uint64 }
 
+// add counts an entry of the database. It returns false when this version and 1.0.0 do not write such a one.
+func (c *Counts) add(key, value []byte) (ok bool) {
+	switch isOther := len(key) == 1 && (key[0] == prefixFormat || key[0] == prefixFlushed); {
+	case isFormerKey(key):
+		return true
+	case !isKey(key) && !isOther:
+		return false
+	}
+	switch key[0] {
+	case prefixFormat:
+		return string(value) == Format
+	case prefixForgotten:
+		return len(value) == 8
+	case prefixFlushed:
+		return len(value) == 8 || len(value) == 12
+	case prefixLinked:
+		return len(value) == 1
+	case prefixDedupe:
+		if ok = len(value) == 8; ok {
+			c.Marks++
+		}
+	default:
+		if _, _, err := parseAnyLink(key, value); err == nil {
+			c.Links, ok = c.Links+1, true
+		}
+	}
+	return ok
+}
+
 // OpenReadOnly opens an existing journal, which no other process has open, for Verify and for reading. It changes nothing.
 func OpenReadOnly(dir string, opt Options) (j *Journal, err error) {
 	if _, err := os.Stat(logDir(dir)); err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
-	j = &Journal{dir: dir, readOnly: true, logger: slog.New(slog.DiscardHandler), now: opt.Now}
+	j = &Journal{dir: dir, readOnly: true, opt: Options{Log: slog.New(slog.DiscardHandler), Now: opt.Now}}
 	if j.log, err = log.OpenReadOnly(logDir(dir)); err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
@@ -42,13 +71,10 @@ func OpenReadOnly(dir string, opt Options) (j *Journal, err error) {
 		err = j.replay()
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), j.CloseReadOnly())
+		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), j.Close())
 	}
 	return j, nil
 }
-
-// CloseReadOnly closes a journal that OpenReadOnly has opened.
-func (j *Journal) CloseReadOnly() error { return errors.Join(j.keys.db.Close(), j.log.Close()) }
 
 // Verify reads the log and the database again, checks their checksums, and decodes every entry. Entries are written
 // meanwhile; it may see these or not. It returns an error only when ctx ends.
@@ -62,50 +88,33 @@ func (j *Journal) Verify(ctx context.Context, c Check) (counts Counts, err error
 		c.Damaged(lost)
 	}
 	r := reader{chunks: &j.chunks}
-	var passed []codec.Event
 	for n, s := range chunks {
 		if err := ctx.Err(); err != nil {
 			return counts, err
 		}
 		s.record = nil // the file is checked, and not what is in memory
-		events, err := r.read(s)
+		events, err := r.readIndexed(s)
 		switch {
 		case err == nil:
 			counts.Chunks++
-			passed = passed[:0]
-			for i := range events {
-				passed = append(passed, events[i].Event)
-			}
-			c.Events(s.seq, passed)
+			c.Events(s.seq, events)
 		case j.HasChunk(s.seq): // it was not forgotten meanwhile
 			c.Damaged(DamagedChunk{s.seq, err})
 		}
 		c.Read(uint64(n), total)
 	}
 	if err := j.keys.each(ctx, nil, 0, func(key, value []byte) error {
-		isLinked, isEventID, ok := isStored(key, value)
-		_, _, isNewer := j.keys.unflushed(key, false)
-		switch {
-		case !ok:
+		to := &counts
+		if _, _, isNewer := j.keys.unflushed(key, false); isNewer { // that is counted below
+			to = new(Counts)
+		}
+		if !to.add(key, value) {
 			c.Wrong(fmt.Sprintf("events: entry %x", key), fmt.Errorf("%w: unknown key, or a value that does not fit it", codec.ErrCorrupt))
-		case isNewer: // it is counted below
-		case isLinked:
-			counts.Links++
-		case isEventID:
-			counts.Marks++
 		}
 		return nil
 	}); err != nil && ctx.Err() == nil {
 		c.Wrong("events", err)
 	}
-	j.keys.eachUnflushed(func(key, value []byte) {
-		switch isLinked, isEventID, ok := isStored(key, value); {
-		case !ok: // a deletion
-		case isLinked:
-			counts.Links++
-		case isEventID:
-			counts.Marks++
-		}
-	})
+	j.keys.eachUnflushed(func(key, value []byte) { counts.add(key, value) }) // but no deletion, which has no value
 	return counts, ctx.Err()
 }

@@ -22,8 +22,8 @@ var (
 	ErrClosed = errors.New("log: closed")
 )
 
-// Append writes one record, and returns its position once it is on disk. The payload has 1 to MaxRecord bytes. Append does
-// not keep it.
+// Append writes a record, and returns its position once it is on disk. The payload has 1 to MaxRecord bytes, and is not
+// kept.
 func (l *Log) Append(payload []byte) (Position, error) {
 	l.writing.Lock()
 	defer l.writing.Unlock()

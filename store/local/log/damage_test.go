@@ -84,7 +84,7 @@ func (i image) on(t testing.TB, dir string, name string, content []byte) (*Log, 
 		}
 		testenv.Check(t, os.WriteFile(filepath.Join(dir, n), b, 0o600))
 	}
-	return Open(dir, Options{FileSize: testFile, Log: slog.New(slog.DiscardHandler)})
+	return openWith(dir, slog.New(slog.DiscardHandler), testFile)
 }
 
 // written returns the file of the last record, with only those bytes of the append that keep tells.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -188,7 +189,7 @@ func TestDrillAnOpenThatFailsLosesNothing(t *testing.T) {
 				want := []record{add(t, l, payload(1, 300)), add(t, l, payload(2, 5000))}
 				testenv.Check(t, l.Close())
 				disk.Fail(faultfs.Rule{Op: op, Files: "*", Skip: skip, Errno: syscall.EIO})
-				if l, err := Open(disk.Dir, Options{FileSize: testFile}); err == nil {
+				if l, err := openWith(disk.Dir, slog.Default(), testFile); err == nil {
 					testenv.Check(t, l.Close())
 				} else if !errors.Is(err, syscall.EIO) {
 					t.Fatal(err)

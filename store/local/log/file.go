@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"mtagd/store/local/crc"
 )
 
 const (
@@ -31,15 +33,7 @@ var (
 	zeros      [256 << 10]byte
 )
 
-func isZero(b []byte) bool {
-	for len(b) > len(zeros) {
-		if !bytes.Equal(b[:len(zeros)], zeros[:]) {
-			return false
-		}
-		b = b[len(zeros):]
-	}
-	return bytes.Equal(b, zeros[:len(b)])
-}
+func isZero(b []byte) bool { return bytes.Equal(b, zeros[:len(b)]) }
 
 // header is what the first block of a file says.
 type header struct {
@@ -116,10 +110,31 @@ func decodeHead(b []byte, id uint64, at Position) (h head, valid bool) {
 		binary.LittleEndian.Uint64(b[32:]) == id && h.sum == crc32.Checksum(b[4:headSize], castagnoli)
 }
 
-// whole tells whether a record, from its head to its end mark, is as it was written.
-func (h head) whole(record []byte) bool {
+// correct tells whether a record is sound behind its head. It corrects one wrong bit.
+func (h head) correct(record []byte) (sound, corrected bool) {
 	end := headSize + int(h.length)
-	return record[end] == endMark && crc32.Checksum(record[headSize:end], castagnoli) == h.payload
+	payload, wrong := record[headSize:end], record[end]^endMark
+	if crc32.Checksum(payload, castagnoli) == h.payload {
+		record[end] = endMark
+		return wrong&(wrong-1) == 0, wrong != 0
+	}
+	corrected = wrong == 0 && len(payload) <= maxCorrected && crc.CorrectBit(payload, h.payload)
+	return corrected, corrected
+}
+
+// maxCorrected bounds the payloads in which a wrong bit is corrected, in bytes (crc.CorrectBit).
+const maxCorrected = 1 << 20
+
+// correctHead corrects one wrong bit of a head, and returns the head. A bit of the checksum counts too.
+func correctHead(b []byte, id uint64, at Position) (h head, corrected bool) {
+	for bit := range 8 * headSize {
+		b[bit/8] ^= 1 << (bit % 8)
+		if h, corrected = decodeHead(b, id, at); corrected {
+			return h, true
+		}
+		b[bit/8] ^= 1 << (bit % 8)
+	}
+	return head{}, false
 }
 
 // after returns what the next record continues.
@@ -191,7 +206,7 @@ func place(f *file, files []*file) ([]*file, error) {
 		if err != nil {
 			return files, err
 		}
-		f.first, f.chain, f.number = files[i-1].position(t.cut+int64(len(t.last))), t.after.sum, t.after.number
+		f.first, f.chain, f.number = files[i-1].position(t.end()), t.after.sum, t.after.number
 	}
 	if i < len(files) {
 		next := files[i].first
@@ -260,10 +275,11 @@ func (f *file) record(offset, limit int64, buffer []byte) (h head, record []byte
 	if err := f.read(record[block:], offset+block); err != nil {
 		return h, record, err
 	}
-	if !h.whole(record) {
-		if !h.correct(record) {
-			return h, record, errChecksum
-		}
+	sound, corrected := h.correct(record)
+	if !sound {
+		return h, record, errChecksum
+	}
+	if corrected {
 		f.corrected.Store(true)
 	}
 	return h, record, nil
@@ -283,8 +299,7 @@ func (f *file) blocks(from, to int64, visit func(offset int64, b []byte) bool) {
 	}
 }
 
-// findRecord returns the offset of the first head of a record between two offsets, or 0. In a file whose first position is
-// not known, it may have any position.
+// findRecord returns the offset of the first head of a record, or 0. In a file of unknown position, any one counts.
 func (f *file) findRecord(from, to int64) (found int64, h head) {
 	f.blocks(from, to, func(offset int64, b []byte) bool {
 		at := f.position(offset)

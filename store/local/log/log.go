@@ -2,9 +2,8 @@
 //
 //	log.go     Log: open, close, positions; what is promised
 //	append.go  Append: one write and one sync; what happens after an error; Trim
-//	replay.go  Replay and Read; Damage
-//	tail.go    where the last file ends: torn, or damaged
-//	file.go    the format of a file and of a record
+//	replay.go  Replay and Read; Damage; where the last file ends: torn, or damaged
+//	file.go    the format of a file and of a record; corrects one wrong bit
 //	spare.go   the next file, allocated in advance
 //
 // # What is promised
@@ -100,17 +99,11 @@ type Position uint64
 // MaxRecord is the largest payload of a record, in bytes.
 const MaxRecord = 16 << 20
 
-// DefaultFileSize is the size of a file, in bytes. Two files are allocated at any time.
+// DefaultFileSize is the size of a file, in bytes; a larger record gets a larger one. Two files are allocated at any time.
 const DefaultFileSize = 4 << 20
 
 // firstSize is the size of the file that Open begins, if others are larger: Open waits until its zeros are on disk.
 const firstSize = 512 << 10
-
-// Options are settings of a log.
-type Options struct {
-	FileSize int64 // bytes, header included; 0: DefaultFileSize. A larger record gets a larger file
-	Log      *slog.Logger
-}
 
 // Log is an open log. Any method may be called at any time, but appends run one after the other.
 type Log struct {
@@ -144,23 +137,48 @@ type chain struct {
 // Open opens the log in an existing directory, which it alone uses. It drops a torn last record, writes the last record
 // again, and removes files without records. It writes a file, or on a full disk nothing. Damaged records are no error
 // here, but in Replay. A *Damage of Open is a file of another log.
-func Open(dir string, o Options) (*Log, error) {
-	l := &Log{dir: dir, logger: cmp.Or(o.Log, slog.Default())}
-	files, unused, err := l.openFiles()
-	if err == nil {
-		err = l.start(files, unused, cmp.Or(o.FileSize, DefaultFileSize))
-	}
-	if err != nil {
-		for _, f := range append(files, unused...) {
-			_ = f.Close()
-		}
-		return nil, fmt.Errorf("log: %w", err)
-	}
-	return l, nil
+func Open(dir string, logger *slog.Logger) (*Log, error) {
+	return openWith(dir, logger, DefaultFileSize)
 }
 
-// openFiles opens all files, reads their headers, and sorts them by their first position. Unused files have no records
-// that count.
+func openWith(dir string, logger *slog.Logger, fileSize int64) (*Log, error) {
+	l := &Log{dir: dir, logger: logger}
+	return l, l.open(func(files, unused []*file) error { return l.start(files, unused, fileSize) })
+}
+
+// OpenReadOnly opens a log that nobody writes to, for Replay and Read. It changes nothing, and skips a torn last record.
+func OpenReadOnly(dir string) (*Log, error) {
+	l := &Log{dir: dir, readOnly: true, logger: slog.New(slog.DiscardHandler)}
+	return l, l.open(func(files, unused []*file) error {
+		l.files.Store(&files)
+		l.leftover = unused // for Close
+		if len(files) == 0 {
+			return nil
+		}
+		last := files[len(files)-1]
+		t, err := last.findTail(true)
+		l.chain = t.after
+		l.end.Store(uint64(last.position(t.end())))
+		return err
+	})
+}
+
+// open opens all files, and calls start with them.
+func (l *Log) open(start func(files, unused []*file) error) error {
+	files, unused, err := l.openFiles()
+	if err == nil {
+		err = start(files, unused)
+	}
+	if err != nil {
+		for _, f := range slices.Concat(files, unused) {
+			_ = f.Close()
+		}
+		return fmt.Errorf("log: %w", err)
+	}
+	return nil
+}
+
+// openFiles opens all files, reads their headers, and sorts them by position. Unused files have no records that count.
 func (l *Log) openFiles() (files, unused []*file, err error) {
 	names, err := filepath.Glob(filepath.Join(l.dir, "*"+suffix))
 	if err != nil {
@@ -222,7 +240,7 @@ func (l *Log) start(files, unused []*file, size int64) error {
 			return err
 		}
 		if t.torn {
-			l.logger.Warn("log: an incomplete last record is dropped; it was not acknowledged", "file", f.Name(), "offset", t.cut+int64(len(t.last)))
+			l.logger.Warn("log: an incomplete last record is dropped; it was not acknowledged", "file", f.Name(), "offset", t.end())
 		}
 		first = f.position(t.cut)
 	}
@@ -237,41 +255,28 @@ func (l *Log) start(files, unused []*file, size int64) error {
 	if err == nil {
 		err = f.begin(header{chain: t.chain.sum, id: l.id, first: first, number: t.chain.number}, t.last)
 	}
-	if space.IsFull(err) && len(files) > 0 {
-		return l.startFull(files, t)
+	l.chain, l.offset = t.after, block+int64(len(t.last))
+	switch n := len(files) - 1; {
+	case space.IsFull(err) && n >= 0: // Append writes to a new file once there is room
+		l.logger.Warn("log: the disk is full: nothing can be appended until there is room for a file")
+		f, l.offset, l.failed, err = files[n], t.end(), true, nil
+	case err != nil:
+	case n >= 0 && files[n].first == first:
+		err = files[n].remove()
+		files[n] = f
+	default:
+		if n >= 0 {
+			err = os.Truncate(files[n].Name(), t.cut) // what is behind is in the new file, or was never acknowledged
+		}
+		files = append(files, f)
 	}
 	if err != nil {
 		return err
 	}
-	if len(files) > 0 {
-		old := files[len(files)-1]
-		if old.first == first {
-			files = files[:len(files)-1]
-			err = old.remove()
-		} else {
-			err = os.Truncate(old.Name(), t.cut) // what is behind is in the new file, or was never acknowledged
-		}
-		if err != nil {
-			return err
-		}
-	}
-	files = append(files, f)
 	l.files.Store(&files)
-	l.chain = t.after
-	l.offset = block + int64(len(t.last))
 	l.end.Store(uint64(f.position(l.offset)))
 	l.spares.start()
 	return durable.SyncPath(l.dir)
-}
-
-// startFull opens a log on a disk that has no room for a file. Once there is room, Append writes to a new file.
-func (l *Log) startFull(files []*file, t tail) error {
-	l.logger.Warn("log: the disk is full: nothing can be appended until there is room for a file")
-	l.files.Store(&files)
-	l.chain, l.offset, l.failed = t.after, t.cut+int64(len(t.last)), true
-	l.end.Store(uint64(files[len(files)-1].position(l.offset)))
-	l.spares.start()
-	return nil
 }
 
 // First returns the position from which on the log has records.

@@ -24,7 +24,7 @@ const testFile = 64 << 10 // bytes of a file: small, so that a few records need 
 
 func open(t testing.TB, dir string) *Log {
 	t.Helper()
-	l, err := Open(dir, Options{FileSize: testFile, Log: slog.New(slog.DiscardHandler)})
+	l, err := openWith(dir, slog.New(slog.DiscardHandler), testFile)
 	testenv.Check(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
@@ -154,7 +154,7 @@ func TestOpenBeginsASmallFile(t *testing.T) {
 	dir := t.TempDir()
 	var want []record
 	for range 2 {
-		l, err := Open(dir, Options{Log: slog.New(slog.DiscardHandler)})
+		l, err := Open(dir, slog.New(slog.DiscardHandler))
 		testenv.Check(t, err)
 		last := func() int64 { files := *l.files.Load(); return files[len(files)-1].size }
 		if got := last(); got != firstSize {
@@ -289,7 +289,7 @@ func TestAFileOfAnotherLogIsDamage(t *testing.T) {
 	testenv.Check(t, errors.Join(one.Close(), two.Close()))
 	other := (*two.files.Load())[1].Name()
 	testenv.Check(t, os.Rename(other, filepath.Join(one.dir, filepath.Base(other))))
-	if _, err := Open(one.dir, Options{}); !errors.Is(err, ErrDamaged) {
+	if _, err := Open(one.dir, slog.Default()); !errors.Is(err, ErrDamaged) {
 		t.Errorf("Open gives %v", err)
 	}
 }
@@ -335,7 +335,7 @@ func TestReadersRunBesideAppendsAndTrims(t *testing.T) {
 }
 
 func TestAppendDoesNotAllocate(t *testing.T) {
-	l, err := Open(t.TempDir(), Options{})
+	l, err := Open(t.TempDir(), slog.Default())
 	testenv.Check(t, err)
 	defer l.Close()
 	group := payload(1, 2400)

@@ -38,8 +38,7 @@ type spares struct {
 	stopped sync.WaitGroup
 }
 
-// create makes a file of zeros, of some size, and returns once it and its name are durable. The zeros are written
-// if filled is set.
+// create makes a file of zeros, and returns once it and its name are durable. The zeros are written if filled is set.
 func (s *spares) create(size int64, filled bool) (*file, error) {
 	s.count++
 	f := &file{count: s.count, header: header{id: s.id, size: size}}

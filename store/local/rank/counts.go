@@ -1,18 +1,15 @@
 package rank
 
-// bucketEvents is how many events of a series are between a bound and the one before it.
-type bucketEvents struct {
-	bound  int // the first one after the events; the number of bounds when none is
-	series uint32
-	n      uint64
-}
+// useCount gets how many events of a series are between a bound and the one before it. bound is the first one after the
+// events; the number of bounds when none is.
+type useCount func(bound int, series uint32, n uint64)
 
 // bucketCounter counts the events of a tree by series, between each two neighbouring bounds. It walks the tree once, and
 // enters only nodes with a bound between their events.
 type bucketCounter struct {
 	*pages
 	bounds []entry // sorted
-	use    func(bucketEvents)
+	use    useCount
 
 	next    int      // the first bound after the current place
 	passed  []uint64 // events between the bound before it and the current place, by series
@@ -20,7 +17,7 @@ type bucketCounter struct {
 }
 
 // countBuckets counts the events of all trees between times (µs since 1970), and calls use only for counts above 0.
-func (r *reader) countBuckets(times []int64, use func(bucketEvents)) error {
+func (r *reader) countBuckets(times []int64, use useCount) error {
 	bounds := make([]entry, len(times))
 	for i, at := range times {
 		bounds[i].Time = at
@@ -33,7 +30,7 @@ func (r *reader) countBuckets(times []int64, use func(bucketEvents)) error {
 	return nil
 }
 
-func countBetween(p *pages, root *child, bounds []entry, series int, use func(bucketEvents)) error {
+func countBetween(p *pages, root *child, bounds []entry, series int, use useCount) error {
 	c := bucketCounter{pages: p, bounds: bounds, use: use, passed: make([]uint64, series)}
 	c.reach(root.first)
 	if err := c.walk(root, nil); err != nil {
@@ -51,32 +48,23 @@ func (c *bucketCounter) walk(at *child, end *entry) error {
 		}
 		return nil
 	}
-	n := at.node
-	if n == nil {
-		if err := c.ctx.Err(); err != nil {
-			return err
+	return c.visit(at, func(n *node) error {
+		for _, e := range n.entries {
+			c.reach(e)
+			c.add(e.series, 1)
 		}
-		defer c.arena.truncate(c.arena.size()) // there may be too many nodes to keep them all in memory
-		var err error
-		if n, err = loadNode(c.nodes, c.m, at.id, c.arena); err != nil {
-			return err
+		for i := range n.children {
+			below, next := &n.children[i], end
+			if i+1 < len(n.children) {
+				next = &n.children[i+1].first
+			}
+			c.reach(below.first)
+			if err := c.walk(below, next); err != nil {
+				return err
+			}
 		}
-	}
-	for _, e := range n.entries {
-		c.reach(e)
-		c.add(e.series, 1)
-	}
-	for i := range n.children {
-		below, next := &n.children[i], end
-		if i+1 < len(n.children) {
-			next = &n.children[i+1].first
-		}
-		c.reach(below.first)
-		if err := c.walk(below, next); err != nil {
-			return err
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // reach moves to a key. When bounds are passed, it notes the events before them.
@@ -97,7 +85,7 @@ func (c *bucketCounter) add(series uint32, n uint64) {
 // note passes the counts since the last bound to use.
 func (c *bucketCounter) note() {
 	for _, series := range c.touched {
-		c.use(bucketEvents{c.next, series, c.passed[series]})
+		c.use(c.next, series, c.passed[series])
 		c.passed[series] = 0
 	}
 	c.touched = c.touched[:0]

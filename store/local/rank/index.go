@@ -50,13 +50,15 @@ type Index struct {
 	removing sync.Mutex // held by removals, one after the other
 	storing  sync.Mutex // held by whoever changes stored trees
 
-	queue   chan committedBatch
-	merges  chan chan error // each gets the result of the first merge that begins after it was sent
-	started bool
-	done    chan struct{} // closed when the applying goroutine has ended
+	queue  chan committedBatch
+	merges chan chan error // each gets the result of the first merge that begins after it was sent
+	done   chan struct{}   // closed when the applying goroutine has ended
+
+	unswept     chan struct{}      // gets a value when there may be nodes to delete
+	stopSweeper context.CancelFunc // nil until Start
+	sweeper     sync.WaitGroup
 
 	progress progress
-	sweeper  sweeper
 
 	mergeTime prometheus.Histogram // seconds
 	events    atomic.Uint64        // of all merchants
@@ -78,17 +80,16 @@ const (
 
 	// At twice as many entries nothing is applied until the merge is done: the queue fills, and then commits wait.
 	//
-	// While the disk is full, merges fail and are retried, until maxUnmerged entries wait for one. That is enough: on a full
-	// disk the journal accepts no events, and the events that wait in its queue (32 MiB) and in this package's are less than
-	// twice mergeEntries.
+	// While the disk is full, merges fail and are retried, until maxUnmerged entries wait for one. That is enough: the
+	// journal accepts no events then, and those in its queue (32 MiB) and in this package's are less than twice
+	// mergeEntries.
 	maxUnmerged = 8 * mergeEntries
 
 	// A batch of more than applyPiece events is applied in several pieces, each of whole chunks: listings wait for one
 	// piece, and not for the batch, which may take 10 ms.
 	applyPiece = 256
 
-	// maxQueue is how many commits may wait to be applied. Applying is several times as fast as committing, so the queue
-	// is nearly always empty.
+	// maxQueue is how many commits may wait to be applied. Applying is much faster than committing: few ever wait.
 	maxQueue = 16
 )
 
@@ -114,7 +115,7 @@ func Open(path string, log *slog.Logger) (*Index, error) {
 		queue:         make(chan committedBatch, maxQueue),
 		merges:        make(chan chan error),
 		done:          make(chan struct{}),
-		sweeper:       newSweeper(),
+		unswept:       make(chan struct{}, 1),
 		mergeTime: newDuration("mtagd_index_merge_duration_seconds",
 			"Time that a merge takes to write the events in memory into index.db, every few seconds."),
 	}
@@ -193,10 +194,11 @@ func (x *Index) Close() error {
 
 // stop ends the goroutines.
 func (x *Index) stop() {
-	if x.started {
+	if x.stopSweeper != nil {
 		close(x.queue)
 		<-x.done
-		x.sweeper.stop()
+		x.stopSweeper()
+		x.sweeper.Wait()
 	}
 }
 
@@ -223,12 +225,11 @@ func (x *Index) Failure() error {
 	return err
 }
 
-// Wait returns nil when the events of all chunks up to seq are in the trees. It returns an error when ctx ends, and once
-// the index has failed, whatever seq is.
+// Wait returns nil when the events of all chunks up to seq are in the trees. It returns an error when ctx ends, and once the
+// index has failed, whatever seq is.
 func (x *Index) Wait(ctx context.Context, seq uint64) error { return x.progress.wait(ctx, seq) }
 
-// applyBatch applies a batch and releases it. After a failure it only releases the batch: the events are in the journal,
-// and the next start replays them.
+// applyBatch applies a batch and releases it. After a failure it applies nothing: the next start replays the events.
 func (x *Index) applyBatch(b committedBatch) {
 	defer b.release()
 	if x.Failure() != nil {
@@ -352,7 +353,8 @@ func (x *Index) merge(f frozenEvents) error {
 	x.storing.Lock()
 	defer x.storing.Unlock()
 	began := time.Now()
-	if err := x.newMerger().mergeAll(f); err != nil {
+	w := merger{x: x, ctx: context.Background(), budget: x.txBudget, commit: x.commit}
+	if err := w.mergeAll(f); err != nil {
 		return err
 	}
 	x.mergeTime.Observe(time.Since(began).Seconds())
@@ -361,7 +363,7 @@ func (x *Index) merge(f frozenEvents) error {
 	for _, r := range f.trees {
 		r.covered, r.frozen = f.covered, eventsInMemory{}
 	}
-	x.sweeper.notify()
+	x.sweepSoon()
 	return nil
 }
 
@@ -377,8 +379,7 @@ func (x *Index) Usage(ctx context.Context, m store.MerchantKey) (events, bytes u
 	return events, bytes, err
 }
 
-// CountFrom returns how many events of a merchant the trees have from a time on (µs since 1970), and the last chunk whose
-// events they have, as of one moment.
+// CountFrom counts the events of a merchant from a time on (µs since 1970), and returns the last chunk that the trees have.
 func (x *Index) CountFrom(ctx context.Context, m store.MerchantKey, from int64) (events, upTo uint64, err error) {
 	err = x.view(ctx, m, func(r *reader) error {
 		upTo = r.upTo
@@ -425,8 +426,7 @@ func (x *Index) viewAll(ctx context.Context, merchants []store.MerchantKey, read
 	})
 }
 
-// snapshot begins a transaction, and returns what is in memory of these merchants (nil: nothing) and x.covered, as of one
-// moment.
+// snapshot begins a transaction, and returns what is in memory of merchants (nil: nothing), and x.covered, as of one moment.
 func (x *Index) snapshot(merchants []store.MerchantKey) (tx *bolt.Tx, memory []*recentEvents, upTo uint64, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -447,15 +447,17 @@ func newReader(p *pages, tx *bolt.Tx, recent *recentEvents) (*reader, error) {
 		return nil, err
 	}
 	r := &reader{pages: *p, series: t.series}
-	add := func(root *child) {
+	add := func(root *child, runs ...run) {
 		if !root.isEmpty() {
 			r.trees = append(r.trees, root)
 		}
+		for i := range runs {
+			if !runs[i].root.isEmpty() {
+				r.runs = append(r.runs, &runs[i])
+			}
+		}
 	}
-	add(&t.root)
-	for i := range t.runs {
-		r.runs = append(r.runs, &t.runs[i])
-	}
+	add(&t.root, t.runs...)
 	if recent == nil {
 		return r, nil
 	}
@@ -465,10 +467,7 @@ func newReader(p *pages, tx *bolt.Tx, recent *recentEvents) (*reader, error) {
 		memory = memory[1:]
 	}
 	for _, events := range memory {
-		add(&events.root)
-		if !events.names.root.isEmpty() {
-			r.runs = append(r.runs, &events.names)
-		}
+		add(&events.root, events.names)
 	}
 	return r, nil
 }

@@ -23,9 +23,8 @@ import (
 //   - A merge that exceeds txBudget takes several transactions. When it is cut off, the next merge deletes what it left
 //     behind.
 
-// txBudget bounds the memory of a merge: it is how many entries one transaction may load, write or delete. Events are
-// merged in the order of the tree, so a node is seldom needed again once it is written. The sweeper has a smaller budget, as
-// merges wait for its transactions.
+// txBudget bounds the memory of a merge: the entries that a transaction may load, write or delete. Events are merged in the
+// order of the tree, so few nodes are needed again. The sweeper has a smaller budget, as merges wait for it.
 const (
 	txBudget    = 250_000
 	sweepBudget = 125_000
@@ -43,10 +42,9 @@ type frozenEvents struct {
 
 // merger writes the transactions of a merge, one after the other.
 type merger struct {
+	x      *Index
 	ctx    context.Context // ends the merge between two transactions
-	db     *boltfile.DB
-	budget int // of each transaction, in entries
-	maxRun int
+	budget int             // of each transaction, in entries
 	commit func(*bolt.Tx) error
 
 	tx    *bolt.Tx
@@ -54,21 +52,11 @@ type merger struct {
 	left  int // of the budget of tx
 }
 
-func newMerger(db *boltfile.DB, budget int, commit func(*bolt.Tx) error) *merger {
-	return &merger{ctx: context.Background(), db: db, budget: budget, maxRun: maxRun, commit: commit}
-}
-
-func (x *Index) newMerger() *merger {
-	w := newMerger(x.db, x.txBudget, x.commit)
-	w.maxRun = x.maxRun
-	return w
-}
-
 func (w *merger) begin() error {
 	if err := w.ctx.Err(); err != nil {
 		return err
 	}
-	tx, err := w.db.Begin(true)
+	tx, err := w.x.db.Begin(true)
 	if err != nil {
 		return err
 	}
@@ -121,9 +109,8 @@ func (w *merger) mergeTree(m store.MerchantKey, events *recentEvents, covered ui
 	if t.covered >= covered {
 		return nil // an earlier attempt of this merge has written this tree
 	}
-	load := loadToEdit(t)
 	for _, leaf := range events.frozen.root.leaves() {
-		if err := t.root.insertLeafAtRoot(leaf, load); err != nil {
+		if err := t.root.insertLeafAtRoot(leaf, t.load); err != nil {
 			return err
 		}
 		if err := t.spend(len(leaf.node.entries)); err != nil {
@@ -157,23 +144,20 @@ func (w *merger) editTree(m store.MerchantKey) (*treeEdit, error) {
 	return &treeEdit{merger: w, storedTree: t, m: m}, err
 }
 
-// loadToEdit returns what loads a node, to change it. The node gets memory of its own, as it is kept until it is stored.
-func loadToEdit(t *treeEdit) loader {
-	return func(id uint64) (*node, error) {
-		t.left -= leafEntries
-		t.replaced = append(t.replaced, id)
-		return loadNode(t.nodes, t.m, id, &nodeArena{})
-	}
+// load loads a node, to change it. The node gets memory of its own, as it is kept until it is stored.
+func (t *treeEdit) load(id uint64) (*node, error) {
+	t.left -= leafEntries
+	t.replaced = append(t.replaced, id)
+	return loadNode(t.nodes, t.m, id, &nodeArena{})
 }
 
-// free notes a stored subtree to be deleted; one of height 0 is a single node. store passes it to the sweeper: until then
-// the subtree is part of the stored tree.
+// free notes a subtree for the sweeper; one of height 0 is a single node. Until store, it is part of the stored tree.
 func (t *treeEdit) free(id uint64, height uint8) {
 	t.freed = append(t.freed, freedSubtree{t.m, id, height})
 }
 
 // heightOf returns the height of a stored tree, which must have events. That of a leaf is 0.
-func heightOf(t *treeEdit, root *child) (h uint8, err error) {
+func (t *treeEdit) heightOf(root *child) (h uint8, err error) {
 	for id := root.id; ; h++ {
 		n, err := loadNode(t.nodes, t.m, id, &nodeArena{})
 		if err != nil || n.children == nil {
@@ -237,8 +221,7 @@ func (w *merger) spend(entries int) error {
 	return w.next()
 }
 
-// deleteSubtree deletes a node that is in no tree, and all below it. The node is deleted last, so that after a kill the
-// others are still found.
+// deleteSubtree deletes a node that is in no tree, and first all below it: after a kill the rest is still found.
 func (w *merger) deleteSubtree(m store.MerchantKey, id uint64, height uint8) error {
 	if w.nodes.Get(nodeKey(m, id)) == nil {
 		return nil // already deleted, before a kill

@@ -111,14 +111,13 @@ func cutOffMerge(t *testing.T, x *Index, budget, commits int) (done bool) {
 	t.Helper()
 	defer closeIndex(t, x)
 	errCutOff := errors.New("cut off")
-	w := newMerger(x.db, txBudget, func(tx *bolt.Tx) error {
+	w := merger{x: x, ctx: t.Context(), budget: budget, commit: func(tx *bolt.Tx) error {
 		if commits == 0 {
 			return errCutOff
 		}
 		commits--
 		return tx.Commit()
-	})
-	w.budget = budget
+	}}
 	err := w.mergeAll(x.freeze())
 	if err != nil && err != errCutOff {
 		t.Fatal(err)
@@ -162,7 +161,7 @@ func TestReadersSeeEachEventOnceDuringAMerge(t *testing.T) {
 	f := x.freeze()
 	for attempt := range 100 {
 		commits := 0
-		w := newMerger(x.db, txBudget, func(tx *bolt.Tx) error {
+		w := merger{x: x, ctx: t.Context(), budget: 4000, commit: func(tx *bolt.Tx) error {
 			expectAll("before a commit")
 			if commits++; commits > attempt {
 				return errFull
@@ -170,8 +169,7 @@ func TestReadersSeeEachEventOnceDuringAMerge(t *testing.T) {
 			err := tx.Commit()
 			expectAll("after a commit")
 			return err
-		})
-		w.budget = 4000
+		}}
 		err := w.mergeAll(f)
 		expectAll("after an attempt")
 		if err == nil {

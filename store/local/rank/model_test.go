@@ -112,7 +112,7 @@ func checkCounts(t *testing.T, rng *rand.Rand, x *Index, m store.MerchantKey, ev
 	}
 	s := newSummary(&q)
 	s.bounds = bounds
-	sum, err := x.summarize(t.Context(), []Kept{{m, kept}}, s)
+	sum, err := s.of(t.Context(), x, []Kept{{m, kept}})
 	if err != nil || !slices.Equal(sum.All.ByBuckets, all) {
 		t.Fatalf("%s: %+v has the counts %v, %v; want %v", when, q, sum.All.ByBuckets, err, all)
 	}

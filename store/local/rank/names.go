@@ -1,13 +1,9 @@
 package rank
 
 import (
-	"context"
 	"math/bits"
 	"slices"
 
-	bolt "go.etcd.io/bbolt"
-
-	"mtagd/store"
 	"mtagd/store/local/codec"
 )
 
@@ -21,8 +17,7 @@ import (
 // maxRun events, which are N/maxRun to 3N/maxRun.
 //
 // Each run knows its first and last Key. Events come nearly in the order of time, so a time range begins or ends within few
-// runs. For a page that is sorted by name, these runs are read whole (runInRange). All other runs count what is within the
-// range.
+// runs. For a page by name, these are read whole (runInRange); all others count what is in the range.
 
 // run is some of a merchant's events of overflow series: a counted tree in the order of names.
 type run struct {
@@ -75,7 +70,7 @@ func (t *treeEdit) addRun(recent *run) error {
 	}
 	for len(t.runs) > 0 {
 		last := &t.runs[len(t.runs)-1]
-		if n := int(last.root.counts.of(nil)); n > 2*len(events) || n+len(events) > t.maxRun {
+		if n := int(last.root.counts.of(nil)); n > 2*len(events) || n+len(events) > t.x.maxRun {
 			break
 		}
 		older, err := t.eventsOf(last)
@@ -84,16 +79,16 @@ func (t *treeEdit) addRun(recent *run) error {
 		}
 		events = mergeSlices(older, events)
 		added.widen(last.from, last.to)
-		if err := drop(t, &last.root); err != nil {
+		if err := t.drop(&last.root); err != nil {
 			return err
 		}
 		t.runs = t.runs[:len(t.runs)-1]
 	}
 	t.runs = append(slices.Clip(t.runs), added)
-	root, load := &t.runs[len(t.runs)-1].root, loadToEdit(t)
+	root := &t.runs[len(t.runs)-1].root
 	for some := range slices.Chunk(events, leafEntries) {
 		for _, e := range some {
-			if err := root.insertAtRoot(e, load); err != nil {
+			if err := root.insertAtRoot(e, t.load); err != nil {
 				return err
 			}
 		}
@@ -110,8 +105,7 @@ func (t *treeEdit) eventsOf(r *run) (events []entry, err error) {
 	return events, err
 }
 
-// removeNamed removes the events for whose keys gone returns true from the runs. It reads only runs for which concerns
-// returns true.
+// removeNamed removes the events for whose keys gone returns true from the runs that concerns selects. Others are not read.
 func (t *treeEdit) removeNamed(concerns func(r *run) bool, gone func(k Key) bool) error {
 	for i := range t.runs {
 		r := &t.runs[i]
@@ -130,7 +124,7 @@ func (t *treeEdit) removeNamed(concerns func(r *run) bool, gone func(k Key) bool
 			}
 			return stays
 		})
-		if _, err := removeAll(t, &r.root, events); err != nil {
+		if _, err := t.removeAll(&r.root, events); err != nil {
 			return err
 		}
 	}
@@ -215,8 +209,4 @@ func (s *Selection) overflowOf(series []string) []bool {
 		members[id] = ok && isOverflow(of)
 	}
 	return members
-}
-
-func newPages(ctx context.Context, tx *bolt.Tx, m store.MerchantKey, arena *nodeArena) *pages {
-	return &pages{ctx: ctx, m: m, nodes: tx.Bucket(bucketNodes), loaded: map[uint64]*node{}, arena: arena}
 }

@@ -34,8 +34,7 @@ var (
 // Format is the version of the file's layout.
 const Format = "5"
 
-// openFile opens or creates the file. The error for one that is damaged is codec.ErrCorrupt, and for one of another format
-// codec.UnknownFormat.
+// openFile opens or creates the file. Its error is codec.ErrCorrupt for damage, codec.UnknownFormat for another format.
 func openFile(path string, opt bolt.Options) (*boltfile.DB, error) {
 	db, err := boltfile.OpenChecked(path, opt, boltfile.CheckBranches)
 	if err != nil {
@@ -134,15 +133,6 @@ func storeMeta(tx *bolt.Tx, key, value []byte) error {
 }
 
 func metaSeal(key []byte) []byte { return append([]byte(Format), key...) }
-
-// loadCovered reads the number of the last chunk whose events are in the stored trees.
-func loadCovered(tx *bolt.Tx) (uint64, error) {
-	b := loadMeta(tx, keyCovered)
-	if len(b) != 8 {
-		return 0, fmt.Errorf("index.db: %w: the number of the last chunk in the stored trees", codec.ErrCorrupt)
-	}
-	return binary.BigEndian.Uint64(b), nil
-}
 
 // SetOpening stores a number of the caller in the file. Call it before Start.
 func (x *Index) SetOpening(number uint64) error {

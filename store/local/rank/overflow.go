@@ -53,7 +53,8 @@ const maxCandidates = 2 * store.MaxSummaryGroups
 // all names. So a flood of made-up names does not hide the names of a shop. It begins at another place in each run: so it
 // also meets a name that has few events in each run, but many in all of them.
 func (o *overflowNames) appendFrequent(names []string, n int) ([]string, error) {
-	members := o.member()
+	members := make([]bool, len(o.reader.series))
+	members[o.series] = true
 	all := sources{compare: byName}
 	for _, r := range o.runs {
 		all.add(o.runSource(r, members))
@@ -76,15 +77,7 @@ func (o *overflowNames) appendFrequent(names []string, n int) ([]string, error) 
 	return append(names, candidates...), nil
 }
 
-// member returns the series alone as members (see reader).
-func (o *overflowNames) member() []bool {
-	members := make([]bool, len(o.reader.series))
-	members[o.series] = true
-	return members
-}
-
-// addTotals adds the number of events within the summary's range to the totals of their groups. It drops the names that
-// have none.
+// addTotals adds the events within the summary's range to the totals of their groups. It drops names without any.
 func (o *overflowNames) addTotals(totals map[string]uint64, s *summary) error {
 	names := slices.DeleteFunc(slices.Clone(o.names), func(name string) bool { return o.counts(o.series, name) })
 	n := make([]uint64, len(names))
@@ -118,9 +111,9 @@ func (o *overflowNames) count(names []string, bounds []int64, use func(name, buc
 			if !r.overlaps(Key{Time: bounds[0]}, Key{Time: bounds[len(bounds)-1]}) {
 				continue
 			}
-			if err := countBetween(&o.pages, &r.root, at, len(o.reader.series), func(e bucketEvents) {
-				if bucket := e.bound % len(bounds); e.series == o.series && bucket > 0 && e.bound < len(at) {
-					use(first+e.bound/len(bounds), bucket-1, e.n)
+			if err := countBetween(&o.pages, &r.root, at, len(o.reader.series), func(bound int, series uint32, n uint64) {
+				if bucket := bound % len(bounds); series == o.series && bucket > 0 && bound < len(at) {
+					use(first+bound/len(bounds), bucket-1, n)
 				}
 			}); err != nil {
 				return err

@@ -44,8 +44,7 @@ func (c *child) removeKeys(keys []entry, load loader) (removed tally, err error)
 	return removed, c.subtract(removed)
 }
 
-// removeBefore removes the entries before k from below c. The height of a leaf is 0. It may leave c without entries. All
-// nodes must be stored.
+// removeBefore removes the entries before k from below c, and may leave none. A leaf has height 0. All nodes must be stored.
 func (c *child) removeBefore(k entry, height uint8, load loader, free func(id uint64, height uint8)) (removed tally, err error) {
 	n, err := c.open(load)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// Page returns the positions of the selection's page, in the order of the listing, and the number of all selected events.
-// Both are as of one moment.
+// Page returns the positions of a page, in the order of the listing, and the number of all selected events, as of one
+// moment.
 func (x *Index) Page(
 	ctx context.Context, m store.MerchantKey, s *Selection,
 ) (total uint64, page []store.Position, err error) {
@@ -28,8 +28,8 @@ func (x *Index) Page(
 	return total, page, err
 }
 
-// page finds a page. Its events are in the counted trees. Those of overflow series are there without their names: if these
-// are needed, they are taken from the runs.
+// page finds a page in the counted trees. These have no names of overflow events: where they are needed, they come from the
+// runs.
 func (r *reader) page(s *Selection) (total uint64, page []entry, err error) {
 	q := pageQuery{reader: r, Selection: s, sections: map[string][]bool{}, sizes: map[string]int{}}
 	all := sources{compare: byKey}
@@ -82,8 +82,8 @@ type pageQuery struct {
 	overflow []uint32          // overflow series with events in the time range, if the query needs their names
 }
 
-// addTrees adds a source for each counted tree with events of the selection. It returns how many events of overflow series
-// these do not have.
+// addTrees adds a source for each tree with events of the selection. It returns how many events of overflow series they
+// lack.
 func (q *pageQuery) addTrees(to *sources) (overflow int, err error) {
 	earlier, within := make([][]uint64, len(q.trees)), make([][]uint64, len(q.trees)) // by tree and series
 	selected := make([]uint64, len(q.series))
@@ -227,4 +227,47 @@ func (s sources) bounds(name string) (start, end int, err error) {
 	least.name += "\x00" // the least name that is greater
 	end, err = s.below(&least)
 	return start, end, err
+}
+
+// Selection is a query in the terms of the index. Its events are listed section by section. When they are sorted by name,
+// the events of each name are a section; when they are sorted by time, all events are one section.
+type Selection struct {
+	store.Query
+	names  map[string]bool // nil: all
+	lo, hi Key             // lo ≤ key < hi
+}
+
+// NewSelection converts a query.
+func NewSelection(q store.Query) *Selection {
+	s := &Selection{Query: q, lo: Key{Time: math.MinInt64}, hi: Key{Time: math.MaxInt64}}
+	if q.From != nil {
+		s.lo.Time = q.From.UnixMicro()
+		if q.From.Nanosecond()%1000 != 0 {
+			s.lo.Time++ // events are stored to the microsecond, so the first one in the range is in the next microsecond
+		}
+	}
+	if q.To != nil {
+		s.hi.Time = max(q.To.UnixMicro()+1, s.lo.Time) // a range that ends before it starts is empty
+	}
+	if q.Names != nil {
+		s.names = make(map[string]bool, len(q.Names))
+		for _, n := range q.Names {
+			s.names[n] = true
+		}
+	}
+	return s
+}
+
+// section returns the section of a series; ok is false when none of its events are selected. For an overflow series, ok
+// means that some of its events may be selected.
+func (s *Selection) section(series string) (section string, ok bool) {
+	tag, name := codec.SplitSeries(series)
+	if s.Tag != "" && string(s.Tag) != tag || s.names != nil && name != "" && !s.names[name] ||
+		s.Bot != nil && codec.IsBot(series) != *s.Bot {
+		return "", false
+	}
+	if s.SortBy == store.ByName {
+		return name, true
+	}
+	return "", true
 }

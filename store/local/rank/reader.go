@@ -3,6 +3,7 @@ package rank
 import (
 	"context"
 	"sort"
+	"sync"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -31,7 +32,20 @@ type pages struct {
 	loads  int              // how many nodes were read
 }
 
-// node returns a child's node. When the query's context has ended, node returns its error instead of loading.
+func newPages(ctx context.Context, tx *bolt.Tx, m store.MerchantKey, arena *nodeArena) *pages {
+	return &pages{ctx: ctx, m: m, nodes: tx.Bucket(bucketNodes), loaded: map[uint64]*node{}, arena: arena}
+}
+
+// load reads a child's node. When the query's context has ended, it returns its error.
+func (r *pages) load(c *child) (*node, error) {
+	if err := r.ctx.Err(); err != nil {
+		return nil, err
+	}
+	r.loads++
+	return loadNode(r.nodes, r.m, c.id, r.arena)
+}
+
+// node returns a child's node.
 func (r *pages) node(c *child) (*node, error) {
 	if c.node != nil {
 		return c.node, nil
@@ -39,41 +53,39 @@ func (r *pages) node(c *child) (*node, error) {
 	if n, ok := r.loaded[c.id]; ok {
 		return n, nil
 	}
-	if err := r.ctx.Err(); err != nil {
-		return nil, err
+	n, err := r.load(c)
+	if err == nil {
+		r.loaded[c.id] = n
 	}
-	r.loads++
-	n, err := loadNode(r.nodes, r.m, c.id, r.arena)
-	if err != nil {
-		return nil, err
-	}
-	r.loaded[c.id] = n
-	return n, nil
+	return n, err
 }
 
-// each calls use with the events below c, in their order. It keeps no nodes in memory.
+// visit calls use with a child's node. It keeps no node in memory: there may be too many.
+func (r *pages) visit(c *child, use func(n *node) error) error {
+	if c.node != nil {
+		return use(c.node)
+	}
+	defer r.arena.truncate(r.arena.size())
+	n, err := r.load(c)
+	if err != nil {
+		return err
+	}
+	return use(n)
+}
+
+// each calls use with the events below c, in their order.
 func (r *pages) each(c *child, use func(e *entry)) error {
-	n := c.node
-	if n == nil {
-		if err := r.ctx.Err(); err != nil {
-			return err
+	return r.visit(c, func(n *node) error {
+		for i := range n.entries {
+			use(&n.entries[i])
 		}
-		r.loads++
-		defer r.arena.truncate(r.arena.size())
-		var err error
-		if n, err = loadNode(r.nodes, r.m, c.id, r.arena); err != nil {
-			return err
+		for i := range n.children {
+			if err := r.each(&n.children[i], use); err != nil {
+				return err
+			}
 		}
-	}
-	for i := range n.entries {
-		use(&n.entries[i])
-	}
-	for i := range n.children {
-		if err := r.each(&n.children[i], use); err != nil {
-			return err
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // before counts the events before k, by series.
@@ -150,4 +162,56 @@ func (r *pages) last(c *child) (last entry, err error) {
 		}
 		c = &n.children[len(n.children)-1]
 	}
+}
+
+// nodeArena is the memory of decoded nodes. Without it, decoded nodes were most of what a listing allocated.
+type nodeArena struct {
+	entries  []entry
+	children []child
+	counts   counts
+}
+
+// maxKeptItems bounds the size of an arena that is reused, in items of each kind.
+const maxKeptItems = 64 << 10
+
+// release puts the arena into the pool, unless it is too large. Its nodes must not be used any more.
+func (a *nodeArena) release(pool *sync.Pool) {
+	if max(cap(a.entries), cap(a.children), cap(a.counts)) > maxKeptItems {
+		return
+	}
+	a.reset()
+	pool.Put(a)
+}
+
+func (a *nodeArena) reset() {
+	clear(a.children) // they refer to counts
+	clear(a.entries)  // and these to names
+	a.entries, a.children, a.counts = a.entries[:0], a.children[:0], a.counts[:0]
+}
+
+// size returns the number of items of each kind.
+func (a *nodeArena) size() [3]int { return [3]int{len(a.entries), len(a.children), len(a.counts)} }
+
+// truncate gives back the memory of the nodes that were decoded since the arena had this size.
+func (a *nodeArena) truncate(size [3]int) {
+	a.entries = a.entries[:min(size[0], len(a.entries))] // reserve may have made it shorter
+	a.children = a.children[:min(size[1], len(a.children))]
+	a.counts = a.counts[:min(size[2], len(a.counts))]
+}
+
+// reserve makes room for n more items in s. Slices of the old items stay valid.
+func reserve[S ~[]T, T any](s *S, n int) {
+	if cap(*s)-len(*s) < n {
+		*s = make(S, 0, max(n, 2*cap(*s)))
+	}
+}
+
+// extend makes s longer by n items and returns these, for the caller to overwrite: they may have old values. The result
+// has at least the given capacity, so that a node that is loaded to be changed can grow in place.
+func extend[T any](s *[]T, n, capacity int) []T {
+	capacity = max(n, capacity)
+	reserve(s, capacity)
+	start := len(*s)
+	*s = (*s)[:start+capacity]
+	return (*s)[start : start+n : start+capacity]
 }

@@ -3,7 +3,6 @@ package rank
 import (
 	"context"
 	"errors"
-	"math"
 	"slices"
 
 	"mtagd/store"
@@ -30,24 +29,16 @@ import (
 // events must have been applied (Wait); it ignores keys that no event has. The cost depends on the number of keys. If it
 // removes overflow events, it also reads all runs whose range includes one of the keys. Call it between Start and Close.
 func (x *Index) Remove(ctx context.Context, m store.MerchantKey, keys []Key) (removed uint64, err error) {
-	x.removing.Lock()
-	defer x.removing.Unlock()
 	keys = slices.Clone(keys)
 	slices.SortFunc(keys, Key.compare)
 	keys = slices.Compact(keys)
-	last := uint64(0)
-	for _, k := range keys {
-		last = max(last, k.Seq)
-	}
-	if err := x.mergeFirst(ctx, m, func(_ *child, covered uint64) bool { return covered < last }); err != nil {
-		return 0, err
-	}
-	entries := make([]entry, len(keys))
+	entries, last := make([]entry, len(keys)), uint64(0)
 	for i, k := range keys {
-		entries[i].Key = k
+		entries[i].Key, last = k, max(last, k.Seq)
 	}
-	return x.edit(ctx, m, func(t *treeEdit) error {
-		removed, err := removeAll(t, &t.root, entries)
+	concerns := func(_ *child, covered uint64) bool { return covered < last }
+	return x.remove(ctx, m, concerns, func(t *treeEdit) error {
+		removed, err := t.removeAll(&t.root, entries)
 		switch {
 		case err != nil:
 			return err
@@ -66,145 +57,90 @@ func (x *Index) Remove(ctx context.Context, m store.MerchantKey, keys []Key) (re
 	})
 }
 
-// hasOverflow reports whether some events were of overflow series.
-func (t *treeEdit) hasOverflow(events tally) bool {
-	return slices.ContainsFunc(events.counts, func(c seriesCount) bool { return isOverflow(t.series[c.series]) })
-}
-
-// removeAll removes sorted events from a tree, if it has them.
-func removeAll(t *treeEdit, root *child, events []entry) (removed tally, err error) {
-	for batch := range slices.Chunk(events, removalBatch) {
-		if root.isEmpty() {
-			break
-		}
-		some, err := root.removeKeys(batch, loadToEdit(t))
-		if err != nil {
-			return tally{}, err
-		}
-		removed.add(some)
-		root.cutTop()
-		if err := t.spend(len(batch)); err != nil {
-			return tally{}, err
-		}
-	}
-	return removed, nil
-}
-
-// removalBatch is how many events are removed before the budget of the transaction is checked: each may load a leaf.
-const removalBatch = 1000
-
 // RemoveBefore removes a merchant's events before a time (µs since 1970): those that were applied before the call, and
 // perhaps some that are applied meanwhile. It costs a few nodes, however many events there are; the sweeper then deletes
 // the nodes below these. Of overflow events, it reads the runs in which the time is. Call it between Start and Close.
 func (x *Index) RemoveBefore(ctx context.Context, m store.MerchantKey, time int64) (removed uint64, err error) {
-	return x.removeBefore(ctx, m, time, false)
+	concerns := func(root *child, _ uint64) bool { return root.first.Time < time }
+	return x.remove(ctx, m, concerns, func(t *treeEdit) error {
+		if t.root.isEmpty() {
+			return errNoChange
+		}
+		height, err := t.heightOf(&t.root)
+		if err != nil {
+			return err
+		}
+		removed, err := t.root.removeBefore(entry{Key: Key{Time: time}}, height, t.load, t.free)
+		if err != nil {
+			return err
+		}
+		t.root.cutTop()
+		switch {
+		case removed.counts == nil:
+			return errNoChange
+		case !t.hasOverflow(removed):
+			return nil
+		}
+		for i := range t.runs {
+			if r := &t.runs[i]; r.to.Time < time {
+				if err := t.drop(&r.root); err != nil {
+					return err
+				}
+			}
+		}
+		return t.removeNamed(func(r *run) bool { return r.from.Time < time }, func(k Key) bool { return k.Time < time })
+	})
 }
 
 // Drop removes all events of a merchant that were applied before the call, and the names of their series. It costs a few
 // nodes; the sweeper deletes the rest. A root record without events and names stays, so that a replay does not bring the
 // events back. Call it between Start and Close.
 func (x *Index) Drop(ctx context.Context, m store.MerchantKey) error {
-	_, err := x.removeBefore(ctx, m, math.MaxInt64, true)
+	_, err := x.remove(ctx, m, func(*child, uint64) bool { return true }, func(t *treeEdit) error {
+		t.series = []string{""} // a tree in memory has its own list of series, which the next merge stores
+		err := t.drop(&t.root)
+		for i := range t.runs {
+			err = errors.Join(err, t.drop(&t.runs[i].root))
+		}
+		t.runs = nil
+		return err
+	})
 	return err
 }
 
-func (x *Index) removeBefore(ctx context.Context, m store.MerchantKey, time int64, names bool) (removed uint64, err error) {
+// remove has change remove events from a stored tree, if there is one; it may return errNoChange. If events in memory
+// concern it, all are merged first: concerns gets the root of their tree, and the last chunk that is stored.
+func (x *Index) remove(
+	ctx context.Context, m store.MerchantKey, concerns func(root *child, covered uint64) bool, change func(t *treeEdit) error,
+) (removed uint64, err error) {
 	x.removing.Lock()
 	defer x.removing.Unlock()
-	if err := x.mergeFirst(ctx, m, func(root *child, _ uint64) bool { return root.first.Time < time }); err != nil {
+	if err := x.Failure(); err != nil {
 		return 0, err
 	}
-	return x.edit(ctx, m, func(t *treeEdit) error {
-		if names {
-			t.series = []string{""} // a tree in memory has its own list of series, which the next merge stores
-			err := drop(t, &t.root)
-			for i := range t.runs {
-				err = errors.Join(err, drop(t, &t.runs[i].root))
-			}
-			t.runs = nil
-			return err
+	if x.inMemory(m, concerns) {
+		if err := x.Merge(ctx); err != nil {
+			return 0, err
 		}
-		if t.root.isEmpty() {
-			return errNoChange
-		}
-		height, err := heightOf(t, &t.root)
-		if err != nil {
-			return err
-		}
-		removed, err := t.root.removeBefore(entry{Key: Key{Time: time}}, height, loadToEdit(t), t.free)
-		if err != nil {
-			return err
-		}
-		t.root.cutTop()
-		if removed.counts == nil {
-			return errNoChange
-		}
-		if t.hasOverflow(removed) {
-			return t.removeNamedBefore(time)
-		}
-		return nil
+	}
+	return x.edit(ctx, m, change)
+}
+
+// inMemory reports whether events of a merchant in memory concern a removal.
+func (x *Index) inMemory(m store.MerchantKey, concerns func(root *child, covered uint64) bool) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	r := x.recent[m]
+	return r != nil && slices.ContainsFunc([]*child{&r.active.root, &r.frozen.root}, func(root *child) bool {
+		return !root.isEmpty() && concerns(root, r.covered)
 	})
 }
 
-// drop removes all events from a tree that was not changed yet.
-func drop(t *treeEdit, root *child) error {
-	if root.isEmpty() {
-		return nil
-	}
-	height, err := heightOf(t, root)
-	if err != nil {
-		return err
-	}
-	id := root.id
-	*root = child{}
-	t.free(id, height)
-	return nil
-}
-
-// removeNamedBefore removes the events before a time from the runs.
-func (t *treeEdit) removeNamedBefore(time int64) error {
-	for i := range t.runs {
-		if r := &t.runs[i]; r.to.Time < time {
-			if err := drop(t, &r.root); err != nil {
-				return err
-			}
-		}
-	}
-	return t.removeNamed(func(r *run) bool { return r.from.Time < time }, func(k Key) bool { return k.Time < time })
-}
-
-// mergeFirst has all applied events merged, if it finds events of the merchant in memory that concern the removal: in a tree
-// with this root, while the stored tree covers the events of chunks up to a seq.
-func (x *Index) mergeFirst(ctx context.Context, m store.MerchantKey, concerns func(root *child, covered uint64) bool) error {
-	if err := x.Failure(); err != nil {
-		return err
-	}
-	needed := func() bool {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		r := x.recent[m]
-		if r == nil {
-			return false
-		}
-		for _, root := range []*child{&r.active.root, &r.frozen.root} {
-			if !root.isEmpty() && concerns(root, r.covered) {
-				return true
-			}
-		}
-		return false
-	}
-	if !needed() {
-		return nil
-	}
-	return x.Merge(ctx)
-}
-
-// edit has change remove events from a merchant's stored tree, if it has one. change may return errNoChange.
+// edit has change edit a merchant's stored tree, if it has one, and returns how many events it has removed.
 func (x *Index) edit(ctx context.Context, m store.MerchantKey, change func(t *treeEdit) error) (removed uint64, err error) {
 	x.storing.Lock()
 	defer x.storing.Unlock()
-	w := x.newMerger()
-	w.ctx = ctx
+	w := merger{x: x, ctx: ctx, budget: x.txBudget, commit: x.commit}
 	err = w.run(func() error {
 		if w.tx.Bucket(bucketRoots).Get(m[:]) == nil {
 			return errNoChange
@@ -227,9 +163,49 @@ func (x *Index) edit(ctx context.Context, m store.MerchantKey, change func(t *tr
 		return 0, err
 	}
 	x.events.Add(-removed)
-	x.sweeper.notify()
+	x.sweepSoon()
 	return removed, nil
 }
 
 // errNoChange rolls back a transaction that has nothing to commit.
 var errNoChange = errors.New("nothing to change")
+
+// hasOverflow reports whether some events were of overflow series.
+func (t *treeEdit) hasOverflow(events tally) bool {
+	return slices.ContainsFunc(events.counts, func(c seriesCount) bool { return isOverflow(t.series[c.series]) })
+}
+
+// removalBatch is how many events are removed before the budget of the transaction is checked: each may load a leaf.
+const removalBatch = 1000
+
+// removeAll removes sorted events from a tree, if it has them.
+func (t *treeEdit) removeAll(root *child, events []entry) (removed tally, err error) {
+	for batch := range slices.Chunk(events, removalBatch) {
+		if root.isEmpty() {
+			break
+		}
+		some, err := root.removeKeys(batch, t.load)
+		if err != nil {
+			return tally{}, err
+		}
+		removed.add(some)
+		root.cutTop()
+		if err := t.spend(len(batch)); err != nil {
+			return tally{}, err
+		}
+	}
+	return removed, nil
+}
+
+// drop removes all events from a tree that was not changed yet.
+func (t *treeEdit) drop(root *child) error {
+	if root.isEmpty() {
+		return nil
+	}
+	height, err := t.heightOf(root)
+	if err == nil {
+		t.free(root.id, height)
+		*root = child{}
+	}
+	return err
+}

@@ -3,15 +3,20 @@ package rank
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
+
+	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store/local/space"
 )
 
-// Start starts the goroutine that applies pushed events and merges.
+// Start starts the goroutine that applies pushed events and merges, and the sweeper.
 func (x *Index) Start() {
-	x.started = true
-	x.startSweeper()
+	ctx, cancel := context.WithCancel(context.Background())
+	x.stopSweeper = cancel
+	x.sweepSoon()
+	x.sweeper.Go(func() { x.runSweeper(ctx) })
 	go x.run()
 }
 
@@ -59,8 +64,7 @@ func (m *mergeState) queue() <-chan committedBatch {
 	return m.x.queue
 }
 
-// startIfDue starts a merge in another goroutine when one is due or requested, or much is in memory. While the disk is full,
-// much in memory does not make a merge due.
+// startIfDue starts a merge when one is due or requested, or, unless the disk is full, much is in memory.
 func (m *mergeState) startIfDue() {
 	x := m.x
 	if err := x.Failure(); err != nil {
@@ -112,8 +116,7 @@ func (m *mergeState) answerWaiting(err error) {
 	m.waiting = nil
 }
 
-// finish waits for the running merge, and merges what has been applied since. When the disk is full it merges nothing:
-// the next start replays these events.
+// finish waits for the running merge, and merges the rest. When the disk is full, the next start replays it.
 func (m *mergeState) finish() {
 	defer func() { m.answer(errClosed) }()
 	if m.running {
@@ -143,3 +146,99 @@ func (x *Index) Merge(ctx context.Context) error {
 }
 
 var errClosed = errors.New("the event index is closed")
+
+// runSweeper deletes what merges and removals have taken out of the stored trees, until ctx ends. The next start goes on.
+func (x *Index) runSweeper(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-x.unswept:
+			if err := x.sweep(ctx); err != nil && ctx.Err() == nil {
+				x.log.Error("index.db cannot be swept, and takes more space", "error", err)
+				x.reportDamage(err)
+			}
+		}
+	}
+}
+
+// sweepSoon makes the sweeper look for nodes to delete.
+func (x *Index) sweepSoon() {
+	select {
+	case x.unswept <- struct{}{}:
+	default:
+	}
+}
+
+// sweep deletes all freed subtrees, in small transactions.
+func (x *Index) sweep(ctx context.Context) error {
+	var freed []freedSubtree
+	if err := x.db.View(func(tx *bolt.Tx) (err error) {
+		freed, err = loadFreed(tx)
+		return err
+	}); err != nil || len(freed) == 0 {
+		return err
+	}
+	w := merger{x: x, ctx: ctx, budget: sweepBudget, commit: (*bolt.Tx).Commit}
+	return w.run(func() error {
+		for _, f := range freed {
+			if err := w.deleteSubtree(f.m, f.id, f.height); err != nil {
+				return err
+			}
+			if err := w.tx.Bucket(bucketFreed).Delete(nodeKey(f.m, f.id)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// progress lets readers wait until the trees have the events of a chunk.
+type progress struct {
+	mu      sync.Mutex
+	applied uint64        // the events of chunks up to this seq are in the trees
+	err     error         // why nothing is applied any more
+	changed chan struct{} // closed when applied or err changes; nil while no one waits
+}
+
+// wait returns nil when the chunks up to seq are applied, and an error when ctx ends or applying has failed.
+func (p *progress) wait(ctx context.Context, seq uint64) error {
+	for {
+		changed, err := p.reached(seq)
+		if changed == nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// reached returns a channel that is closed with the next change; nil when there is nothing to wait for.
+func (p *progress) reached(seq uint64) (changed chan struct{}, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.applied >= seq || p.err != nil {
+		return nil, p.err
+	}
+	if p.changed == nil {
+		p.changed = make(chan struct{})
+	}
+	return p.changed, nil
+}
+
+// note records that the chunks up to seq are applied, or why applying has stopped. It keeps only the first error.
+func (p *progress) note(seq uint64, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.applied = max(p.applied, seq)
+	if p.err == nil {
+		p.err = err
+	}
+	if p.changed != nil {
+		close(p.changed)
+		p.changed = nil
+	}
+}

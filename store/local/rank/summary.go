@@ -23,14 +23,14 @@ type Kept struct {
 //
 // The cost depends on the numbers of buckets, series, groups, and names in the filter, but not on that of events.
 func (x *Index) Summarize(ctx context.Context, merchants []Kept, q *store.SummaryQuery) (store.Summary, error) {
-	return x.summarize(ctx, merchants, newSummary(q))
+	return newSummary(q).of(ctx, x, merchants)
 }
 
 func newSummary(q *store.SummaryQuery) *summary {
 	return &summary{query: q, Selection: NewSelection(store.Query{Tag: q.Tag, Names: q.Names, From: q.From, To: q.To, Bot: q.Bot})}
 }
 
-func (x *Index) summarize(ctx context.Context, merchants []Kept, s *summary) (result store.Summary, err error) {
+func (s *summary) of(ctx context.Context, x *Index, merchants []Kept) (result store.Summary, err error) {
 	keys := make([]store.MerchantKey, len(merchants))
 	for i, m := range merchants {
 		keys[i] = m.Merchant
@@ -153,16 +153,15 @@ func (s *summary) span() (first, last *time.Time, err error) {
 	return new(time.UnixMicro(least).UTC()), new(time.UnixMicro(greatest).UTC()), nil
 }
 
-// chooseGroups finds the groups with the most events, and returns the names of overflow series that have to be counted
-// one by one.
+// chooseGroups finds the largest groups, and returns the names of overflow series that have to be counted one by one.
 func (s *summary) chooseGroups(ctx context.Context) (overflow []*overflowNames, err error) {
 	totals := map[string]uint64{} // by key of the group
 	for _, r := range s.readers {
 		bounds := s.boundsOf(r)
 		n := make([]uint64, len(r.series)) // within the range
-		if err := r.countBuckets([]int64{bounds[0], bounds[len(bounds)-1]}, func(e bucketEvents) {
-			if e.bound == 1 {
-				n[e.series] += e.n
+		if err := r.countBuckets([]int64{bounds[0], bounds[len(bounds)-1]}, func(bound int, series uint32, more uint64) {
+			if bound == 1 {
+				n[series] += more
 			}
 		}); err != nil {
 			return nil, err
@@ -230,7 +229,7 @@ func (s *summary) key(tag, name string) string {
 }
 
 // adder returns a function that adds events of a merchant's counted series to s.counts.
-func (s *summary) adder(r keptReader) func(bucketEvents) {
+func (s *summary) adder(r keptReader) useCount {
 	rest := len(s.groups)
 	columns := make([]int, len(r.series)) // by series; -1: not counted
 	for id, series := range r.series {
@@ -246,15 +245,14 @@ func (s *summary) adder(r keptReader) func(bucketEvents) {
 			}
 		}
 	}
-	return func(e bucketEvents) {
-		if column := columns[e.series]; column >= 0 && 0 < e.bound && e.bound < len(s.bounds) {
-			s.counts[(e.bound-1)*s.columns()+column] += e.n
+	return func(bound int, series uint32, n uint64) {
+		if column := columns[series]; column >= 0 && 0 < bound && bound < len(s.bounds) {
+			s.counts[(bound-1)*s.columns()+column] += n
 		}
 	}
 }
 
-// addOverflow adds the counts of names of an overflow series. Without a names filter they are counted already, in the last
-// column.
+// addOverflow adds the counts of names of an overflow series. Without a filter, the last column has them already.
 func (s *summary) addOverflow(o *overflowNames) error {
 	rest := len(s.groups)
 	var names []string

@@ -238,8 +238,7 @@ func (c *child) appendLeaf(leaf child) (right *child) {
 	return nil
 }
 
-// raise makes c a new root above the old one and its new right sibling. right is nil when the old root was not split:
-// then c stays as it is.
+// raise makes c a new root above the old one and its right sibling. Without one, because it was not split, c stays as it is.
 func (c *child) raise(right *child) {
 	if right != nil {
 		*c = newChild(&node{children: append(make([]child, 0, innerChildren), *c, *right)})
@@ -271,8 +270,7 @@ func (c *child) insert(e *entry, load loader) (right *child, err error) {
 	if n.children == nil {
 		right = n.insertEntry(e)
 	} else {
-		// Find the last child that begins at or before e, or else the first child. While events arrive in the order of time,
-		// that is the last child.
+		// Find the last child that begins at or before e, else the first one. In the order of time it is the last child.
 		i := len(n.children) - 1
 		if n.children[i].first.compare(e) > 0 {
 			i = max(0, sort.Search(i, func(i int) bool { return n.children[i].first.compare(e) > 0 })-1)
@@ -322,9 +320,8 @@ func (n *node) insertChild(i int, c child) (right *child) {
 	return new(newChild(&node{children: split}))
 }
 
-// insertItem inserts an item of a node at i. It splits a full node: right is the items of the new one. When the item comes
-// last, which is the common case as events arrive in the order of time, the left node stays full. Otherwise both nodes get
-// half of the items.
+// insertItem inserts an item of a node at i. It splits a full node: right is the items of the new one. Both get half of
+// them, but before a last item, the common case as events come in the order of time, the left node stays full.
 func insertItem[T any](items []T, i int, item T, full int) (left, right []T) {
 	if len(items) < full {
 		return slices.Insert(items, i, item), nil

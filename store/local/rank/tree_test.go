@@ -22,7 +22,7 @@ func openMerger(t *testing.T) *merger {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newMerger(db, txBudget, (*bolt.Tx).Commit)
+	w := &merger{x: &Index{db: db, maxRun: maxRun}, ctx: t.Context(), budget: txBudget, commit: (*bolt.Tx).Commit}
 	if err := w.begin(); err != nil {
 		t.Fatal(err)
 	}

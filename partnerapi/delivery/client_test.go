@@ -94,7 +94,7 @@ func TestSecretsAreEncryptedAndRotated(t *testing.T) {
 		t.Error("the secret was not encrypted again")
 	}
 	var kept Destination
-	if err := json.Unmarshal([]byte(stored()), &kept); err != nil || !b.keys.isCurrent(kept.Secrets["signing"][0]) {
+	if err := json.Unmarshal([]byte(stored()), &kept); err != nil || kept.Secrets["signing"][0].Key != b.keys.current()[0].id {
 		t.Errorf("%v: it is encrypted by an old key", err)
 	}
 	reopened, err := OpenKeyring(b.keys.path)

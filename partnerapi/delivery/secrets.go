@@ -83,7 +83,7 @@ func newKey(id string, raw []byte) (key, error) {
 	if err != nil {
 		return key{}, err
 	}
-	aead, err := cipher.NewGCM(block)
+	aead, err := cipher.NewGCMWithRandomNonce(block)
 	return key{id, aead}, err
 }
 
@@ -129,56 +129,40 @@ func writeFile(path, text string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
+// current returns the keys; the first one encrypts.
+func (k *Keyring) current() []key {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.keys
+}
+
 // seal encrypts a secret. It can only be opened for the same place, such as "destination/signing".
 func (k *Keyring) seal(place, secret string) sealed {
-	k.mu.RLock()
-	current := k.keys[0]
-	k.mu.RUnlock()
-	nonce := make([]byte, current.aead.NonceSize())
-	_, _ = rand.Read(nonce) // never fails
-	return sealed{Key: current.id, Box: current.aead.Seal(nonce, nonce, []byte(secret), []byte(place))}
+	by := k.current()[0]
+	return sealed{Key: by.id, Box: by.aead.Seal(nil, nil, []byte(secret), []byte(place))}
 }
 
 var errNoKey = errors.New("a secret cannot be read: the key file does not have its key. Set the secrets again, or put the right key file back")
 
 func (k *Keyring) open(place string, s sealed) (string, error) {
-	of, ok := k.find(s.Key)
-	if !ok { // another node has rotated the keys
-		keys, err := readKeys(k.path)
-		if err != nil {
+	with := func(of key) bool { return of.id == s.Key }
+	keys := k.current()
+	i := slices.IndexFunc(keys, with)
+	if i < 0 { // another node has rotated the keys
+		var err error
+		if keys, err = readKeys(k.path); err != nil {
 			return "", errNoKey
 		}
 		k.mu.Lock()
 		k.keys = keys
 		k.mu.Unlock()
-		if of, ok = k.find(s.Key); !ok {
+		if i = slices.IndexFunc(keys, with); i < 0 {
 			return "", errNoKey
 		}
 	}
-	n := of.aead.NonceSize()
-	if len(s.Box) < n {
-		return "", errNoKey
-	}
-	text, err := of.aead.Open(nil, s.Box[:n], s.Box[n:], []byte(place))
+	text, err := keys[i].aead.Open(nil, nil, s.Box, []byte(place))
 	if err != nil {
 		return "", errNoKey
 	}
 	return string(text), nil
-}
-
-func (k *Keyring) find(id string) (key, bool) {
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	i := slices.IndexFunc(k.keys, func(of key) bool { return of.id == id })
-	if i < 0 {
-		return key{}, false
-	}
-	return k.keys[i], true
-}
-
-// isCurrent reports whether a secret is encrypted by the first key.
-func (k *Keyring) isCurrent(s sealed) bool {
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	return s.Key == k.keys[0].id
 }

@@ -245,15 +245,11 @@ func (c *clients) renew(ctx context.Context, hour int64, needs bool) error {
 		if json.Unmarshal(text, &box) != nil {
 			continue // lost
 		}
-		raw, err := c.s.Keys.open(placeOf(of), box)
-		if err != nil {
-			continue // lost
+		if raw, err := c.s.Keys.open(placeOf(of), box); err == nil { // else lost
+			if keys[of], err = newAEAD([]byte(raw)); err != nil {
+				return err
+			}
 		}
-		added, err := newKey("", []byte(raw))
-		if err != nil {
-			return err
-		}
-		keys[of] = added.aead
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -88,7 +88,7 @@ type Config struct {
 	Kinds    []kind.Kind                      // besides the usual ones
 	Roots    *tls.Config                      // nil: the system's
 	Backoff  func(failures int) time.Duration // nil: backoff
-	Interval time.Duration                    // instead of flushInterval, followInterval and leaseInterval; 0: these
+	Interval time.Duration                    // instead of flushInterval, followInterval, leaseInterval and longer waits of kinds; 0: these
 }
 
 // Service delivers events.
@@ -206,20 +206,17 @@ func (s *Service) runLeased(ctx context.Context, i int) error {
 }
 
 func (s *Service) runHeld(held context.Context, i int) error {
-	s.telling.Lock()
-	before := s.told
-	s.telling.Unlock()
+	s.telling.Lock() // what changes after the shard has read its destinations is told to it
 	sh, err := s.openShard(held, i)
+	if err == nil {
+		s.mu.Lock()
+		s.shards[i] = sh
+		s.mu.Unlock()
+	}
+	s.telling.Unlock()
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	s.shards[i] = sh
-	s.mu.Unlock()
-	s.telling.Lock()
-	s.told = min(s.told, before)
-	s.telling.Unlock()
-	s.tell(held) // what has changed meanwhile
 	sh.run()
 	s.mu.Lock()
 	delete(s.shards, i)

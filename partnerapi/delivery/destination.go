@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -141,7 +142,8 @@ func (s *Service) open(d Destination) (*route, error) {
 		return nil, err
 	}
 	limits := r.target.Limits()
-	r.selection = selection{names: d.Events, noBots: len(k.Consent) > 0, batch: limits.Events, wait: limits.Wait, takesErasures: takesErasures(r.target)}
+	r.selection = selection{names: d.Events, noBots: len(k.Consent) > 0, batch: limits.Events,
+		wait: min(limits.Wait, cmp.Or(s.Interval, limits.Wait)), takesErasures: takesErasures(r.target)}
 	return r, nil
 }
 

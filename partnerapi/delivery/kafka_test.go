@@ -11,8 +11,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
-
-	"mtagd/store/testenv"
 )
 
 func kafkaCluster(t *testing.T, with ...kfake.Opt) *kfake.Cluster {
@@ -108,7 +106,6 @@ func TestKafkaIsTriedAgain(t *testing.T) {
 // A broker may name others, at addresses that are as forbidden as its own would be. This one is for documentation: nobody is
 // there.
 func TestKafkaReachesNoPrivateAddress(t *testing.T) {
-	testenv.NotShort(t, "ten seconds, in which the client asks again")
 	c := kafkaCluster(t, kfake.SeedTopics(1, "shop"))
 	c.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()

@@ -23,7 +23,7 @@ func (b *bed) node(url string) *bed {
 	n := &bed{t: b.t, engine: engine, keys: b.keys, allow: b.allow}
 	n.s = Open(Config{
 		Engine: engine, Shared: engine.(store.Shared), Keys: b.keys, Allow: b.allow, Log: slog.New(slog.NewTextHandler(&n.log, nil)), Now: time.Now,
-		Backoff: func(int) time.Duration { return 20 * time.Millisecond }, Interval: 20 * time.Millisecond,
+		Backoff: func(int) time.Duration { return 20 * time.Millisecond }, Interval: 100 * time.Millisecond, // eight shards of each node ask the database so often
 	})
 	b.t.Cleanup(n.close)
 	return n

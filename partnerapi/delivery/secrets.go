@@ -50,12 +50,11 @@ func OpenKeyring(path string) (*Keyring, error) {
 
 func readKeys(path string) (keys []key, err error) {
 	text, err := os.ReadFile(path)
-	if err != nil {
+	info, missing := os.Stat(path)
+	if err := errors.Join(err, missing); err != nil {
 		return nil, err
 	}
-	if info, err := os.Stat(path); err != nil {
-		return nil, err
-	} else if info.Mode().Perm()&0o077 != 0 {
+	if info.Mode().Perm()&0o077 != 0 {
 		return nil, fmt.Errorf("%s must be readable by its owner alone: chmod 600", path)
 	}
 	for line := range strings.Lines(string(text)) {
@@ -64,11 +63,11 @@ func readKeys(path string) (keys []key, err error) {
 		if !ok || err != nil || len(raw) != 32 {
 			return nil, fmt.Errorf("%s is not a file of keys: %s", path, adviceKeys) // without the line
 		}
-		added, err := newKey(id, raw)
+		aead, err := newAEAD(raw)
 		if err != nil {
 			return nil, err
 		}
-		keys = append(keys, added)
+		keys = append(keys, key{id, aead})
 	}
 	if len(keys) == 0 {
 		return nil, fmt.Errorf("%s has no key: %s", path, adviceKeys)
@@ -78,20 +77,20 @@ func readKeys(path string) (keys []key, err error) {
 
 const adviceKeys = "put a copy of the right one back. If there is none, remove the file, start, and set the secrets of all destinations again"
 
-func newKey(id string, raw []byte) (key, error) {
+func newAEAD(raw []byte) (cipher.AEAD, error) {
 	block, err := aes.NewCipher(raw)
 	if err != nil {
-		return key{}, err
+		return nil, err
 	}
-	aead, err := cipher.NewGCMWithRandomNonce(block)
-	return key{id, aead}, err
+	return cipher.NewGCMWithRandomNonce(block)
 }
 
 // Rotate puts a new key before the others. Secrets that others have encrypted can still be read.
 func (k *Keyring) Rotate() error {
 	var raw [32]byte
 	_, _ = rand.Read(raw[:]) // never fails
-	added, err := newKey(strings.ToLower(rand.Text()[:8]), raw[:])
+	id := strings.ToLower(rand.Text()[:8])
+	aead, err := newAEAD(raw[:])
 	if err != nil {
 		return err
 	}
@@ -101,11 +100,11 @@ func (k *Keyring) Rotate() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	text := added.id + " " + base64.StdEncoding.EncodeToString(raw[:]) + "\n" + string(old)
+	text := id + " " + base64.StdEncoding.EncodeToString(raw[:]) + "\n" + string(old)
 	if err := writeFile(k.path, text); err != nil {
 		return err
 	}
-	k.keys = append([]key{added}, k.keys...)
+	k.keys = append([]key{{id, aead}}, k.keys...)
 	return nil
 }
 

@@ -206,17 +206,20 @@ func (s *Service) runLeased(ctx context.Context, i int) error {
 }
 
 func (s *Service) runHeld(held context.Context, i int) error {
-	s.telling.Lock() // what changes after the shard has read its destinations is told to it
-	sh, err := s.openShard(held, i)
-	if err == nil {
-		s.mu.Lock()
-		s.shards[i] = sh
-		s.mu.Unlock()
-	}
+	s.telling.Lock()
+	before := s.told
 	s.telling.Unlock()
+	sh, err := s.openShard(held, i)
 	if err != nil {
 		return err
 	}
+	s.mu.Lock()
+	s.shards[i] = sh
+	s.mu.Unlock()
+	s.telling.Lock()
+	s.told = min(s.told, before)
+	s.telling.Unlock()
+	s.tell(held) // what has changed meanwhile
 	sh.run()
 	s.mu.Lock()
 	delete(s.shards, i)

@@ -280,28 +280,18 @@ func (s *Service) Create(ctx context.Context, m store.Merchant, c Change) (d Des
 	if made, _, err = s.apply(&d, c); err != nil {
 		return d, nil, err
 	}
-	err = s.put(ctx, m, d.ID, func(old *Destination) (string, error) {
+	err = s.update(ctx, m, d.ID, func(old *Destination) (string, error) {
 		*old = d
 		return "", nil
 	})
 	return d, made, err
 }
 
-// update changes a stored destination in one transaction. The change returns what the audit log says of it. KindNotFound:
-// destination.
-func (s *Service) update(ctx context.Context, m store.Merchant, id string, change func(d *Destination) (detail string, err error)) error {
-	return s.put(ctx, m, id, func(d *Destination) (string, error) {
-		if d.ID == "" {
-			return "", errNoDestination
-		}
-		return change(d)
-	})
-}
-
 var errNoDestination = store.NotFound("destination")
 
-// put is update for a destination that may be new: the change then gets the zero Destination.
-func (s *Service) put(ctx context.Context, m store.Merchant, id string, change func(d *Destination) (detail string, err error)) error {
+// update changes a destination in one transaction. The change gets the zero Destination when there is none, and makes one
+// or leaves it so; then update returns errNoDestination. It returns what the audit log says of the change.
+func (s *Service) update(ctx context.Context, m store.Merchant, id string, change func(d *Destination) (detail string, err error)) error {
 	var d Destination
 	err := s.Engine.UpdateDestination(ctx, m.ID, id, func(content []byte) ([]byte, store.AuditEntry, error) {
 		d = Destination{}
@@ -316,6 +306,8 @@ func (s *Service) put(ctx context.Context, m store.Merchant, id string, change f
 		}
 		action := store.DestinationChanged
 		switch {
+		case d.ID == "" && content == nil:
+			return nil, store.AuditEntry{}, errNoDestination
 		case d.ID == "":
 			return nil, store.AboutMerchant(store.DestinationDeleted, m, id+" "+detail), nil
 		case content == nil:
@@ -334,6 +326,9 @@ func (s *Service) put(ctx context.Context, m store.Merchant, id string, change f
 // Update changes a destination. made is as for Create. KindNotFound: destination.
 func (s *Service) Update(ctx context.Context, m store.Merchant, id string, c Change) (d Destination, made map[string]string, err error) {
 	err = s.update(ctx, m, id, func(old *Destination) (string, error) {
+		if old.ID == "" {
+			return "", errNoDestination
+		}
 		var fields []string
 		var err error
 		made, fields, err = s.apply(old, c)

@@ -129,7 +129,7 @@ func (f *reader) awaitPage(ctx, mayWait context.Context, limit int) (body []byte
 		if err != nil {
 			return nil, nil, err
 		}
-		page := feedPage{limit: limit, size: pageBytes, add: appendListed}
+		page := feedPage{limit: limit, size: pageBytes, head: `{"events":[`, between: ",", add: export.AppendJSON}
 		if memory, err = f.readPage(ctx, &page); err != nil {
 			return nil, nil, err
 		}
@@ -193,41 +193,32 @@ func (a *api) feedInTurn(
 // feedPage is events of the feed as they are sent. It ends after limit events, or with the event that makes it larger than
 // size bytes.
 type feedPage struct {
-	limit, size int
-	add         func(body []byte, e *store.Received) []byte
-	inTurn      bool // the first call of Feed waits for its turn (takeTurn), as all later ones do
-	body        []byte
-	events      int
-	more        bool // there may be more events now
+	limit, size   int
+	head, between string // before the first event, and before each further one
+	add           func(body []byte, e *store.Received) []byte
+	inTurn        bool // the first call of Feed waits for its turn (takeTurn), as all later ones do
+	body          []byte
+	events        int
+	more          bool // there may be more events now
 }
 
 // take adds an event to the page, and returns whether there is room for another one.
 func (p *feedPage) take(e *store.Received) bool {
 	if p.events == 0 {
-		p.body = make([]byte, 0, min(p.size, p.limit*(len(e.Raw)+besidesRaw)))
+		p.body = append(make([]byte, 0, min(p.size, p.limit*(len(e.Raw)+besidesRaw))), p.head...)
+	} else {
+		p.body = append(p.body, p.between...)
 	}
 	p.body = p.add(p.body, e)
 	p.events++
 	return p.events < p.limit && len(p.body) < p.size
 }
 
-// appendListed appends an event as an element of feedPage.json.
-func appendListed(b []byte, e *store.Received) []byte {
-	if len(b) == 0 {
-		b = append(b, pageHead...)
-	} else {
-		b = append(b, ',')
-	}
-	return export.AppendJSON(b, e)
-}
-
-const pageHead = `{"events":[`
-
-// json returns a page of events that appendListed has added, which ends at a cursor.
+// json returns a page that is a JSON object, and ends at a cursor.
 func (p *feedPage) json(end store.Cursor) []byte {
 	b := p.body
 	if p.events == 0 {
-		b = []byte(pageHead)
+		b = []byte(p.head)
 	}
 	b = export.AppendString(append(b, `],"cursor":`...), string(end))
 	b = strconv.AppendBool(append(b, `,"hasMore":`...), p.more)

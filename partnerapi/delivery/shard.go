@@ -246,6 +246,9 @@ func (sh *shard) merchants(before []store.MerchantID) (all []store.MerchantID, c
 	if !sh.changed {
 		return before, false, nil
 	}
+	hasAttached := func(of *group) bool {
+		return slices.ContainsFunc(of.runners, func(r *runner) bool { return r.attached })
+	}
 	if len(before) == 0 && !slices.ContainsFunc(slices.Collect(maps.Values(sh.of)), hasAttached) {
 		// No destination needs what came in before.
 		sh.mu.Unlock()
@@ -262,10 +265,6 @@ func (sh *shard) merchants(before []store.MerchantID) (all []store.MerchantID, c
 	}
 	sh.changed = false
 	return all, true, nil
-}
-
-func hasAttached(of *group) bool {
-	return slices.ContainsFunc(of.runners, func(r *runner) bool { return r.attached })
 }
 
 // readOnce reads the new events for the attached destinations. Only its caller moves head.

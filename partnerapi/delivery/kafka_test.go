@@ -67,9 +67,7 @@ func TestKafkaHasEachEvent(t *testing.T) {
 	}
 	b.until("all", func() bool { return b.status(d).Delivered == 300 })
 	from := time.Now().Add(-time.Hour)
-	if _, err := b.s.Replay(t.Context(), b.m, d.ID, Replay{From: &from}); err != nil {
-		t.Fatal(err)
-	}
+	b.replay(d, Replay{From: &from})
 	b.until("all again", func() bool { return b.status(d).Delivered == 600 })
 	numbers, ids := readKafka(t, c, "shop", 600)
 	for muid, all := range numbers {
@@ -129,9 +127,7 @@ func TestKafkaReachesNoPrivateAddress(t *testing.T) {
 func TestKafkaRefusesStrangers(t *testing.T) {
 	c := kafkaCluster(t, kfake.SeedTopics(1, "shop"))
 	b, d := kafkaBed(t, c, "shop")
-	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Secrets: map[string]string{"password": "wrong"}}); err != nil {
-		t.Fatal(err)
-	}
+	b.change(d, Change{Secrets: map[string]string{"password": "wrong"}})
 	b.send("m", "Purchase", "")
 	b.until("it fails", func() bool { return b.status(d).LastError != nil })
 	if n := b.status(d).Delivered; n != 0 {

@@ -63,9 +63,7 @@ func TestNATSHasEachEventOnce(t *testing.T) {
 	b.send("m", "Purchase", "")
 	b.until("all but one", func() bool { st := b.status(d); return st.Delivered == 302 && st.Dead == 1 })
 	from := time.Now().Add(-time.Hour)
-	if _, err := b.s.Replay(t.Context(), b.m, d.ID, Replay{From: &from}); err != nil {
-		t.Fatal(err)
-	}
+	b.replay(d, Replay{From: &from})
 	b.until("all again", func() bool { st := b.status(d); return st.Delivered == 604 && st.Dead == 2 })
 	info, err := stream.Info(t.Context())
 	if err != nil {
@@ -124,9 +122,7 @@ func TestNATSRefusesStrangers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, d := sinkBed(t, "nats", "password", map[string]any{"host": c.s.Addr().String(), "withoutTLS": c.plain})
-			if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Secrets: map[string]string{"password": c.secret}}); err != nil {
-				t.Fatal(err)
-			}
+			b.change(d, Change{Secrets: map[string]string{"password": c.secret}})
 			b.send("m", "Purchase", "")
 			b.until("it fails", func() bool { return b.status(d).LastError != nil })
 			if why := *b.status(d).LastError; !strings.Contains(why, c.want) {

@@ -117,9 +117,7 @@ func TestMetaGetsWhatItTakes(t *testing.T) {
 		st := b.status(d)
 		return st.Word == "failing" && strings.Contains(*st.LastError, "token")
 	})
-	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Secrets: map[string]string{"accessToken": "right"}}); err != nil {
-		t.Fatal(err)
-	}
+	b.change(d, Change{Secrets: map[string]string{"accessToken": "right"}})
 	b.until("delivered", func() bool { return b.status(d).Delivered == 1 })
 	p.mu.Lock()
 	body := p.body
@@ -240,9 +238,7 @@ func TestALongPageIsAFailure(t *testing.T) {
 	b, p := newBed(t), newPlatform(t, func(*http.Request, map[string]any) (int, string, []string) { return 200, page, nil })
 	d := b.createPlatform("meta", fmt.Sprintf(`{"pixelId":"123456","endpoint":%q}`, p.URL), map[string]string{"accessToken": "right"})
 	pause := func(is bool) {
-		if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: &is}); err != nil {
-			t.Fatal(err)
-		}
+		b.change(d, Change{Paused: &is})
 	}
 	pause(true)
 	for i := range 3 {

@@ -54,9 +54,7 @@ func TestPostgreSQLHasEachEventOnce(t *testing.T) {
 	b.send("m", "Purchase", "")
 	b.until("all but one", func() bool { st := b.status(d); return st.Delivered == 4 && st.Dead == 1 })
 	from := time.Now().Add(-time.Hour)
-	if _, err := b.s.Replay(t.Context(), b.m, d.ID, Replay{From: &from}); err != nil {
-		t.Fatal(err)
-	}
+	b.replay(d, Replay{From: &from})
 	b.until("all again", func() bool { st := b.status(d); return st.Delivered == 8 && st.Dead == 2 })
 	var rows, sum int
 	var value float64
@@ -195,9 +193,7 @@ func TestS3HasFilesOfParquet(t *testing.T) {
 	}
 	b.until("all", func() bool { return b.status(d).Delivered == 1000 })
 	// What is sent again does not replace a file that has more.
-	if _, err := b.s.Replay(t.Context(), b.m, d.ID, Replay{To: &first}); err != nil {
-		t.Fatal(err)
-	}
+	b.replay(d, Replay{To: &first})
 	b.until("the first again", func() bool { return b.status(d).Delivered == 1001 })
 	list, err := backend.ListBucket("shop", &gofakes3.Prefix{HasPrefix: true, Prefix: "events/date="}, gofakes3.ListBucketPage{})
 	if err != nil {

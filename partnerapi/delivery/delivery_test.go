@@ -53,20 +53,14 @@ func newBedWith(t testing.TB, wait func(failures int) time.Duration) *bed {
 	}
 	b.open()
 	t.Cleanup(b.close)
-	p, err := b.engine.AddPartner(t.Context(), "Acme")
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must(b.engine.AddPartner(t.Context(), "Acme"))
 	b.m, b.tag = b.shop(p.ID)
 	return b
 }
 
 func (b *bed) shop(p store.PartnerID) (store.Merchant, store.TagID) {
 	b.t.Helper()
-	m, err := b.engine.AddMerchant(b.t.Context(), p, store.NewMerchant{Name: "Shop"})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	m := must(b.engine.AddMerchant(b.t.Context(), p, store.NewMerchant{Name: "Shop"}))
 	tag, _, err := b.engine.GenerateTag(b.t.Context(), m.ID, store.ClientSide, "")
 	if err != nil {
 		b.t.Fatal(err)
@@ -167,15 +161,7 @@ func (b *bed) replay(d Destination, r Replay) {
 
 func (b *bed) status(d Destination) Status {
 	b.t.Helper()
-	d, err := b.s.Get(b.t.Context(), d.Merchant, d.ID)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	st, err := b.s.Status(b.t.Context(), d)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return st
+	return must(b.s.Status(b.t.Context(), must(b.s.Get(b.t.Context(), d.Merchant, d.ID))))
 }
 
 // until waits for a condition. It is patient: hundreds of requests take a busy machine more than a minute.
@@ -647,10 +633,7 @@ func TestAnErasureWhileARoundRuns(t *testing.T) {
 		defer sh.mu.Unlock()
 		return len(sh.of[b.m.ID].runners[0].pending) == 1
 	})
-	e, err := b.engine.Erase(t.Context(), b.m.ID, store.Identity{MUID: "A"}, store.ErasureOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := must(b.engine.Erase(t.Context(), b.m.ID, store.Identity{MUID: "A"}, store.ErasureOptions{}))
 	b.until("it is erased", func() bool {
 		list, _, err := b.engine.Erasures(t.Context(), b.m.ID, 0, 10)
 		if err != nil {
@@ -682,10 +665,7 @@ func TestAnErasureBetweenTwoRequestsOfARound(t *testing.T) {
 	})
 	// Another erasure, so that the list of erasures is known already and fresh.
 	erase := func(muid store.MUID) store.ErasureID {
-		e, err := b.engine.Erase(t.Context(), b.m.ID, store.Identity{MUID: muid}, store.ErasureOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := must(b.engine.Erase(t.Context(), b.m.ID, store.Identity{MUID: muid}, store.ErasureOptions{}))
 		return e.ID
 	}
 	erase("other")
@@ -792,10 +772,7 @@ func TestLaterEventsOfAnErasedPerson(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone, err := b.s.erasingOf(t.Context(), b.m.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	gone := must(b.s.erasingOf(t.Context(), b.m.ID))
 	e := kind.Event{Received: store.Received{Event: store.Event{MUID: "x", Raw: []byte(`{"email":" A@example.com"}`)}, ReceivedAt: list[0].At}}
 	if !gone.has(&e) {
 		t.Error("an event from before is sent")

@@ -15,10 +15,7 @@ import (
 
 func kafkaCluster(t *testing.T, with ...kfake.Opt) *kfake.Cluster {
 	t.Helper()
-	c, err := kfake.NewCluster(append(with, kfake.NumBrokers(2), kfake.EnableSASL(), kfake.Superuser("SCRAM-SHA-512", "shop", "secret"))...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(kfake.NewCluster(append(with, kfake.NumBrokers(2), kfake.EnableSASL(), kfake.Superuser("SCRAM-SHA-512", "shop", "secret"))...))
 	t.Cleanup(c.Close)
 	return c
 }
@@ -30,10 +27,7 @@ func kafkaBed(t *testing.T, c *kfake.Cluster, topic string) (*bed, Destination) 
 // readKafka returns the numbers of the first n events of a topic by visitor, in order, and how often each id is there.
 func readKafka(t *testing.T, c *kfake.Cluster, topic string, n int) (numbers map[string][]int, ids map[string]int) {
 	t.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.ConsumeTopics(topic), kgo.SASL(scram.Auth{User: "shop", Pass: "secret"}.AsSha512Mechanism()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must(kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.ConsumeTopics(topic), kgo.SASL(scram.Auth{User: "shop", Pass: "secret"}.AsSha512Mechanism())))
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -186,10 +186,7 @@ func TestLongReasons(t *testing.T) {
 	}
 	b.send("m", "Purchase", agreed+`,"email":"a@example.com","event_id":"again"`)
 	b.until("it fails", func() bool { return b.status(d).Word == "failing" })
-	all, err := b.s.Deliveries(t.Context(), d, "", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must(b.s.Deliveries(t.Context(), d, "", ""))
 	reasons := []string{*b.status(d).LastError}
 	for _, one := range all {
 		reasons = append(reasons, one.Reason)
@@ -590,10 +587,7 @@ func TestEachPlatformGetsWhatItTakes(t *testing.T) {
 			if st.Delivered != e.delivered || st.Filtered != e.filtered || st.Dead != e.dead || st.NoConsent != 1 {
 				t.Errorf("it has %+v, want %+v", st, e)
 			}
-			letters, err := b.s.Deliveries(t.Context(), destinations[e.kind], "", "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			letters := must(b.s.Deliveries(t.Context(), destinations[e.kind], "", ""))
 			for _, l := range letters {
 				if strings.Contains(l.Answer, "out of range") {
 					t.Errorf("it got an event that is too old: %+v", l)

@@ -94,11 +94,11 @@ func (a *api) routes() fasthttp.RequestHandler {
 
 // resources are the operations by path. Each is listed beside its handler, and openapi/openapi.yaml describes it.
 func (a *api) resources() map[string]resource {
-	all := map[string]resource{}
-	for _, some := range []map[string]resource{
-		a.merchantResources(), a.tagResources(), a.eventResources(), a.keyResources(), a.personResources(), a.debugResources(), a.deliveryResources(),
+	all := a.merchantResources()
+	for _, more := range []map[string]resource{
+		a.tagResources(), a.eventResources(), a.keyResources(), a.personResources(), a.debugResources(), a.deliveryResources(),
 	} {
-		maps.Copy(all, some)
+		maps.Copy(all, more)
 	}
 	return all
 }

@@ -100,29 +100,19 @@ func isTooLarge(r *fasthttp.RequestCtx) bool {
 func authenticate(
 	r *fasthttp.RequestCtx, directory *store.Directory, console cookie.Cookie, now time.Time,
 ) (store.Partner, caller, bool) {
-	if len(r.Request.Header.PeekAll(fasthttp.HeaderAuthorization)) == 0 {
-		s, key, ok := console.Session(r, directory, now)
-		if !ok || !console.MayUse(r) {
-			return store.Partner{}, caller{}, false
+	switch headers := r.Request.Header.PeekAll(fasthttp.HeaderAuthorization); len(headers) {
+	case 0:
+		if s, key, ok := console.Session(r, directory, now); ok && console.MayUse(r) {
+			partner, ok := directory.Partner(s.Partner)
+			return partner, caller{key, s}, ok // not for an operator's, which has no partner
 		}
-		partner, ok := directory.Partner(s.Partner)
-		return partner, caller{key, s}, ok // not for an operator's, which has no partner
+	case 1:
+		// The scheme is in any case. One space follows it.
+		scheme, text, _ := strings.Cut(string(headers[0]), " ")
+		if strings.EqualFold(scheme, "Bearer") {
+			partner, key, ok := directory.Authenticate(store.APIKey(text), now)
+			return partner, caller{key: key}, ok
+		}
 	}
-	text, ok := credentials(r)
-	if !ok {
-		return store.Partner{}, caller{}, false
-	}
-	partner, key, ok := directory.Authenticate(text, now)
-	return partner, caller{key: key}, ok
-}
-
-// credentials returns the text that should be an API key; false when the request has none.
-func credentials(r *fasthttp.RequestCtx) (store.APIKey, bool) {
-	headers := r.Request.Header.PeekAll(fasthttp.HeaderAuthorization)
-	if len(headers) != 1 {
-		return "", false
-	}
-	// The scheme is in any case. One space follows it.
-	scheme, text, ok := strings.Cut(string(headers[0]), " ")
-	return store.APIKey(text), ok && strings.EqualFold(scheme, "Bearer")
+	return store.Partner{}, caller{}, false
 }

@@ -45,7 +45,7 @@ func readMerchantChange(r *fasthttp.RequestCtx) (func(store.Merchant) store.Merc
 		return nil, err
 	}
 	var domain string
-	if !isNull(in.Domain) {
+	if in.Domain.Kind() != 'n' {
 		if domain, err = checked("domain", in.Domain, store.CheckRootDomain); err != nil {
 			return nil, err
 		}
@@ -74,8 +74,6 @@ func readMerchantChange(r *fasthttp.RequestCtx) (func(store.Merchant) store.Merc
 	}, nil
 }
 
-func isNull(v jsontext.Value) bool { return v.Kind() == 'n' }
-
 // checked reads a string that must pass a check; "" when it was not sent.
 func checked(field string, v jsontext.Value, check func(field, s string) (string, error)) (s string, err error) {
 	if v == nil {
@@ -89,15 +87,16 @@ func checked(field string, v jsontext.Value, check func(field, s string) (string
 
 // retention reads a number of days; null is for ever.
 func retention(v jsontext.Value) (store.Retention, error) {
-	switch {
-	case v == nil:
+	var days int64 // 0 is refused
+	switch v.Kind() {
+	case 0: // it was not sent
 		return 0, nil
-	case isNull(v):
+	case 'n':
 		return store.Forever, nil
-	}
-	var days int64
-	if v.Kind() != '0' || json.Unmarshal(v, &days) != nil {
-		days = 0 // which is refused
+	case '0':
+		if json.Unmarshal(v, &days) != nil {
+			days = 0
+		}
 	}
 	return store.CheckRetention("retentionDays", days)
 }

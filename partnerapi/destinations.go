@@ -34,14 +34,11 @@ func (a *api) deliveryResources() map[string]resource {
 
 // listDestinationTypes answers with the types of destinations, and what each of them needs.
 func listDestinationTypes(_ context.Context, r *fasthttp.RequestCtx, _ store.Partner) error {
-	var list struct {
-		Types []kind.Kind `json:"types"`
+	types := delivery.Kinds()
+	for i, k := range types {
+		types[i].Settings = slices.DeleteFunc(slices.Clone(k.Settings), func(s kind.Setting) bool { return s.Hidden })
 	}
-	for _, k := range delivery.Kinds() {
-		k.Settings = slices.DeleteFunc(slices.Clone(k.Settings), func(s kind.Setting) bool { return s.Hidden })
-		list.Types = append(list.Types, k)
-	}
-	return Reply(r, fasthttp.StatusOK, list)
+	return Reply(r, fasthttp.StatusOK, map[string]any{"types": types})
 }
 
 // destinationJSON is the JSON of a destination. It has no secrets but those that were just made.
@@ -68,23 +65,18 @@ func (a *api) showDestination(ctx context.Context, d delivery.Destination, made 
 	if err != nil {
 		return destinationJSON{}, err
 	}
-	mapping, err := json.Marshal(d.Mapping)
-	if err != nil {
-		return destinationJSON{}, err
+	shown := destinationJSON{
+		DestinationID: d.ID, MerchantID: d.Merchant, Type: d.Type, Name: d.Name, Settings: jsontext.Value(d.Settings),
+		SecretNames: slices.Sorted(maps.Keys(d.Secrets)), Secrets: made, Events: d.Events, Filter: d.Filter, Mapping: jsontext.Value("{}"),
+		Consent: d.Consent, Paused: d.Paused, CreatedAt: d.CreatedAt, MaxAgeHours: st.MaxAgeHours, Status: st,
 	}
-	if d.Mapping == nil {
-		mapping = []byte("{}")
+	if len(d.Settings) == 0 {
+		shown.Settings = jsontext.Value("{}")
 	}
-	settings := jsontext.Value("{}")
-	if len(d.Settings) > 0 {
-		settings = jsontext.Value(d.Settings)
+	if d.Mapping != nil {
+		shown.Mapping, err = json.Marshal(d.Mapping)
 	}
-	return destinationJSON{
-		DestinationID: d.ID, MerchantID: d.Merchant, Type: d.Type, Name: d.Name, Settings: settings, SecretNames: slices.Sorted(maps.Keys(d.Secrets)),
-		Secrets: made, Events: d.Events, Filter: d.Filter, Mapping: mapping, Consent: d.Consent, Paused: d.Paused, CreatedAt: d.CreatedAt,
-		MaxAgeHours: st.MaxAgeHours,
-		Status:      st,
-	}, nil
+	return shown, err
 }
 
 // destination returns the destination in the path, and its merchant.
@@ -106,17 +98,13 @@ func (a *api) listDestinations(ctx context.Context, r *fasthttp.RequestCtx, part
 	if err != nil {
 		return err
 	}
-	list := struct {
-		Destinations []destinationJSON `json:"destinations"`
-	}{}
-	for _, d := range all {
-		shown, err := a.showDestination(ctx, d, nil)
-		if err != nil {
+	shown := make([]destinationJSON, len(all))
+	for i, d := range all {
+		if shown[i], err = a.showDestination(ctx, d, nil); err != nil {
 			return err
 		}
-		list.Destinations = append(list.Destinations, shown)
 	}
-	return Reply(r, fasthttp.StatusOK, list)
+	return Reply(r, fasthttp.StatusOK, map[string]any{"destinations": shown})
 }
 
 // createDestination creates a destination. Secrets that are made for it are only in this answer.
@@ -165,19 +153,16 @@ func (a *api) deleteDestination(ctx context.Context, r *fasthttp.RequestCtx, par
 	if err != nil {
 		return err
 	}
-	return Reply(r, fasthttp.StatusOK, struct {
-		DestinationID string `json:"destinationId"`
-		Deleted       bool   `json:"deleted"`
-	}{d.ID, true})
+	return Reply(r, fasthttp.StatusOK, map[string]any{"destinationId": d.ID, "deleted": true})
 }
 
 // testDestination sends one event: the event of the request, or the newest that the destination takes, or an example. Without
 // send, it only shows what would be sent, for the newest events.
 func (a *api) testDestination(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
-	in := struct {
+	var in struct {
 		Send    *bool         `json:"send"`
 		EventID store.EventID `json:"eventId"`
-	}{}
+	}
 	_, d, absent := a.destination(ctx, r, partner)
 	var err error
 	if len(r.PostBody()) > 0 {
@@ -195,9 +180,7 @@ func (a *api) testDestination(ctx context.Context, r *fasthttp.RequestCtx, partn
 	if err != nil {
 		return err
 	}
-	return Reply(r, fasthttp.StatusOK, struct {
-		Events []delivery.Preview `json:"events"`
-	}{all})
+	return Reply(r, fasthttp.StatusOK, map[string]any{"events": all})
 }
 
 // replayEvents has events sent again: those of a range of time, of a delivery, or the dead letters.
@@ -225,13 +208,8 @@ func readReplay(r *fasthttp.RequestCtx) (replay delivery.Replay, err error) {
 		return replay, err
 	}
 	replay.DeadLetters, replay.Delivery = in.DeadLetters, in.DeliveryID
-	named := 0
-	for _, is := range []bool{in.From != "" || in.To != "", in.DeadLetters, in.DeliveryID != ""} {
-		if is {
-			named++
-		}
-	}
-	if named > 1 || in.From == "" && in.To != "" {
+	hasRange, hasID := in.From != "" || in.To != "", in.DeliveryID != ""
+	if in.DeadLetters && (hasRange || hasID) || hasRange && hasID || in.From == "" && in.To != "" {
 		return replay, store.Invalid("replay", "must have only one of from (with to or not), deadLetters and deliveryId")
 	}
 	p := params{args: new(fasthttp.Args)}
@@ -276,18 +254,14 @@ func (a *api) listDeliveries(ctx context.Context, r *fasthttp.RequestCtx, partne
 	if err != nil {
 		return err
 	}
-	list := struct {
-		Deliveries []deliveryJSON `json:"deliveries"`
-	}{}
-	for _, of := range all[:min(limit, len(all))] {
+	return Reply(r, fasthttp.StatusOK, map[string]any{"deliveries": each(all[:min(limit, len(all))], func(of delivery.Delivery) deliveryJSON {
 		shown := deliveryJSON{DeliveryID: of.ID, At: of.At, State: string(of.State), Events: of.Events, EventIDs: of.EventIDs,
 			Millis: of.Took.Milliseconds(), Answer: of.Answer, Reason: unlessEmpty(of.Reason)}
 		if of.Status != 0 {
 			shown.Status = &of.Status
 		}
-		list.Deliveries = append(list.Deliveries, shown)
-	}
-	return Reply(r, fasthttp.StatusOK, list)
+		return shown
+	})})
 }
 
 // discardDeadLetters drops the dead letters of a destination.

@@ -1,6 +1,7 @@
 package partnerapi
 
 import (
+	"bufio"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -88,10 +89,7 @@ type erasureJSON struct {
 
 // showErasures returns the receipts of erasures of a merchant.
 func (a *api) showErasures(ctx context.Context, m store.MerchantID, erasures ...store.Erasure) ([]erasureJSON, error) {
-	shown := []erasureJSON{}
-	for _, e := range erasures {
-		shown = append(shown, showErasure(e))
-	}
+	shown := each(erasures, showErasure)
 	if a.Delivery == nil {
 		return shown, nil
 	}
@@ -163,14 +161,11 @@ func (a *api) listErasures(ctx context.Context, r *fasthttp.RequestCtx, partner 
 	if err != nil {
 		return err
 	}
-	list := struct {
-		Erasures   []erasureJSON `json:"erasures"`
-		Pagination pagination    `json:"pagination"`
-	}{Pagination: w.of(total)}
-	if list.Erasures, err = a.showErasures(ctx, m.ID, erasures...); err != nil {
+	shown, err := a.showErasures(ctx, m.ID, erasures...)
+	if err != nil {
 		return err
 	}
-	return Reply(r, fasthttp.StatusOK, list)
+	return Reply(r, fasthttp.StatusOK, map[string]any{"erasures": shown, "pagination": w.of(total)})
 }
 
 // personalData streams everything that is held of a person, one JSON object a line: {"type":"link",…}, {"type":"event",…},
@@ -189,9 +184,8 @@ func (a *api) personalData(ctx context.Context, r *fasthttp.RequestCtx, partner 
 	if err != nil {
 		return err
 	}
-	from := callerOf(r)
 	if err := a.stream(r, func(ctx context.Context, w io.Writer) error {
-		return a.writePersonalData(ctx, w, from, m.ID, id, in.Claimed)
+		return a.writePersonalData(ctx, w, m.ID, id, in.Claimed)
 	}, release); err != nil {
 		return err
 	}
@@ -203,16 +197,9 @@ func (a *api) personalData(ctx context.Context, r *fasthttp.RequestCtx, partner 
 // personalDataBytes is about how many bytes of personal data are written at once.
 const personalDataBytes = 64 << 10
 
-func (a *api) writePersonalData(ctx context.Context, w io.Writer, from caller, m store.MerchantID, person store.Identity, withClaimed bool) error {
-	var lines []byte
-	flush := func() error {
-		if _, ok := a.validFor(from); !ok {
-			return errKeyEnded
-		}
-		_, err := w.Write(lines)
-		lines = lines[:0]
-		return err
-	}
+func (a *api) writePersonalData(ctx context.Context, w io.Writer, m store.MerchantID, person store.Identity, withClaimed bool) error {
+	out := bufio.NewWriterSize(w, personalDataBytes)
+	var line []byte
 	events, links := 0, 0
 	claimed, err := a.Engine.PersonalData(ctx, m, person, withClaimed, func(p *store.PersonalRecord) error {
 		if p.Event == nil {
@@ -220,16 +207,15 @@ func (a *api) writePersonalData(ctx context.Context, w io.Writer, from caller, m
 		} else {
 			events++
 		}
-		if lines = a.appendPersonal(lines, m, p); len(lines) < personalDataBytes {
-			return nil
-		}
-		return flush()
+		line = a.appendPersonal(line[:0], m, p)
+		_, err := out.Write(line)
+		return err
 	})
 	if err != nil {
 		return err
 	}
-	lines = fmt.Appendf(lines, `{"type":"end","events":%d,"links":%d,"claimedEvents":%d}`+"\n", events, links, claimed)
-	return flush()
+	fmt.Fprintf(out, `{"type":"end","events":%d,"links":%d,"claimedEvents":%d}`+"\n", events, links, claimed) // Flush returns the error
+	return out.Flush()
 }
 
 // appendPersonal appends a line of personal data.

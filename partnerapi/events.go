@@ -50,7 +50,7 @@ func (a *api) listEvents(ctx context.Context, r *fasthttp.RequestCtx, partner st
 	q.Merchant = m.ID
 	var page store.Page
 	if has {
-		memory, err := a.listings.reserve(ctx, partner.ID, memoryOf(w.limit))
+		memory, err := a.listings.reserve(ctx, partner.ID, int64(w.limit)*2*store.MaxEventBytes) // the events, and the answer that is built from them
 		if err != nil {
 			return err
 		}
@@ -94,11 +94,6 @@ func replyEvents(r *fasthttp.RequestCtx, page store.Page, w window) error {
 		pagination
 		Total int `json:"total"` // the same as totalItems; the spec has both names
 	}{w.of(page.Total), page.Total})
-	if err != nil {
-		return err
-	}
-	body = append(body, `],"pagination":`...)
-	body = append(body, pages...)
-	send(r, fasthttp.StatusOK, append(body, '}'))
-	return nil
+	send(r, fasthttp.StatusOK, append(append(append(body, `],"pagination":`...), pages...), '}'))
+	return err
 }

@@ -21,9 +21,18 @@ import (
 func (a *api) exportEvents(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	p := params{args: r.QueryArgs()}
 	format := export.Format(p.word("format", export.Formats...))
-	merchant, q, err := a.selectedEvents(ctx, partner, &p)
+	merchantID := p.required("merchantId")
+	q := store.FeedQuery{Tag: store.TagID(p.id("tagId")), Names: p.list("events"), Bot: p.flag("isBot")}
+	q.From, q.To = p.timeRange("startDate", "endDate")
+	if p.err != nil {
+		return p.err
+	}
+	m, has, err := a.merchantWithTag(ctx, partner, merchantID, q.Tag)
 	if err != nil {
 		return err
+	}
+	if has {
+		q.Merchants = []store.MerchantID{m.ID}
 	}
 	var encoding export.Encoding
 	if !format.IsCompressed() {
@@ -35,36 +44,20 @@ func (a *api) exportEvents(ctx context.Context, r *fasthttp.RequestCtx, partner 
 			return err
 		}
 		a.metrics.exports.Inc()
-		from := callerOf(r)
 		if err := a.stream(r, func(ctx context.Context, w io.Writer) error {
-			return a.writeExport(ctx, w, partner.ID, from, q, format, encoding)
+			return a.writeExport(ctx, w, partner.ID, q, format, encoding)
 		}, a.metrics.exports.Dec, release); err != nil {
 			return err
 		}
 	}
 	r.SetStatusCode(fasthttp.StatusOK)
 	r.SetContentType(format.ContentType())
-	r.Response.Header.Set(fasthttp.HeaderContentDisposition, `attachment; filename="events-`+string(merchant)+`.`+string(format)+`"`)
+	r.Response.Header.Set(fasthttp.HeaderContentDisposition, `attachment; filename="events-`+string(m.ID)+`.`+string(format)+`"`)
 	r.Response.Header.Set(fasthttp.HeaderVary, fasthttp.HeaderAcceptEncoding)
 	if encoding != "" {
 		r.Response.Header.Set(fasthttp.HeaderContentEncoding, string(encoding))
 	}
 	return nil
-}
-
-// selectedEvents reads the filters of an export. Its errors are those of the listing.
-func (a *api) selectedEvents(ctx context.Context, partner store.Partner, p *params) (store.MerchantID, store.FeedQuery, error) {
-	merchantID := p.required("merchantId")
-	q := store.FeedQuery{Tag: store.TagID(p.id("tagId")), Names: p.list("events"), Bot: p.flag("isBot")}
-	q.From, q.To = p.timeRange("startDate", "endDate")
-	if p.err != nil {
-		return "", q, p.err
-	}
-	m, has, err := a.merchantWithTag(ctx, partner, merchantID, q.Tag)
-	if has {
-		q.Merchants = []store.MerchantID{m.ID}
-	}
-	return m.ID, q, err
 }
 
 // Bounds of a batch of an export. Its events are in memory, and nothing else is sent meanwhile.
@@ -76,7 +69,7 @@ const (
 // writeExport writes an export batch by batch: it makes no batch while it sends one. Events that come later are not in the
 // export.
 func (a *api) writeExport(
-	ctx context.Context, w io.Writer, partner store.PartnerID, from caller, q store.FeedQuery, format export.Format, encoding export.Encoding,
+	ctx context.Context, w io.Writer, partner store.PartnerID, q store.FeedQuery, format export.Format, encoding export.Encoding,
 ) error {
 	var batch bytes.Buffer
 	encoder, err := export.Encode(encoding, &batch)
@@ -92,17 +85,13 @@ func (a *api) writeExport(
 		if events, more, err = a.nextBatch(ctx, partner, &q, to, encoder); err != nil {
 			return err
 		}
-		if _, ok := a.validFor(from); !ok { // it may have ended while the batch waited for its turn
-			return errKeyEnded
+		if batch.Len() > 0 {
+			if _, err := w.Write(batch.Bytes()); err != nil {
+				return err
+			}
+			batch.Reset()
 		}
 		a.metrics.events.WithLabelValues("export").Add(float64(events))
-		if batch.Len() == 0 {
-			continue
-		}
-		if _, err := w.Write(batch.Bytes()); err != nil {
-			return err
-		}
-		batch.Reset()
 	}
 	return nil
 }

@@ -31,28 +31,17 @@ const (
 // latest is the value of after that stands for the end of the feed.
 const latest = "latest"
 
-// feed is what a request wants to read of the feed.
-type feed struct {
-	partner  store.PartnerID
-	caller   caller
-	merchant store.MerchantID // empty: all of the partner's
-	bot      *bool            // only events of bots, or only those of others; nil for all
-	after    store.Cursor
-	limit    int
-	wait     time.Duration
-}
-
 // readFeed answers with the events after a cursor, or with a stream of them. When there are none, it waits until mayWait
 // ends.
 func (a *api) readFeed(mayWait context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	ctx := context.WithoutCancel(mayWait) // a request that must not wait is answered all the same
 	p := params{args: r.QueryArgs()}
-	f := feed{partner: partner.ID, caller: callerOf(r)}
 	merchant := p.id("merchantId")
-	f.bot = p.flag("isBot")
-	f.after = store.Cursor(p.id("after"))
-	f.limit = p.number("limit", eventsPerRead, maxRead)
-	f.wait = p.seconds("wait", maxWait)
+	f := &reader{
+		api: a, partner: partner.ID, caller: callerOf(r), bot: p.flag("isBot"),
+		after: store.Cursor(p.id("after")), wait: p.seconds("wait", maxWait),
+	}
+	limit := p.number("limit", eventsPerRead, maxRead)
 	streams := acceptsStream(r)
 	if streams {
 		for _, name := range []string{"limit", "wait"} {
@@ -87,7 +76,7 @@ func (a *api) readFeed(mayWait context.Context, r *fasthttp.RequestCtx, partner 
 	if r.IsHead() {
 		f.wait = 0
 	}
-	body, memory, err := a.awaitPage(ctx, mayWait, f)
+	body, memory, err := f.awaitPage(ctx, mayWait, limit)
 	if err != nil {
 		return err
 	}
@@ -123,41 +112,41 @@ func (p *params) seconds(name string, most int) time.Duration {
 
 // awaitPage returns the next page of the feed. When it has no events, awaitPage waits for some, as long as the request
 // wants, or until mayWait ends. Its errors include those of mayGoOn.
-func (a *api) awaitPage(ctx, mayWait context.Context, f feed) (body []byte, memory *reservation, err error) {
+func (f *reader) awaitPage(ctx, mayWait context.Context, limit int) (body []byte, memory *reservation, err error) {
 	if f.wait > 0 {
-		release, err := a.readers.acquire(ctx, f.partner)
+		release, err := f.api.readers.acquire(ctx, f.partner)
 		if err != nil {
 			return nil, nil, err
 		}
 		defer release()
+		f.watch()
+		defer f.stop()
 	}
-	w := a.newWatch(f)
-	defer w.stop()
+	metrics := f.api.metrics
 	deadline := time.Now().Add(f.wait)
 	for waits := f.wait > 0; ; {
-		next, err := a.mayGoOn(ctx, f)
+		next, err := f.mayGoOn(ctx)
 		if err != nil {
 			return nil, nil, err
 		}
-		page := feedPage{add: appendListed}
-		if memory, err = a.readPage(ctx, w, f.limit, pageBytes, &page); err != nil {
+		page := feedPage{limit: limit, size: pageBytes, head: `{"events":[`, between: ",", add: export.AppendJSON}
+		if memory, err = f.readPage(ctx, &page); err != nil {
 			return nil, nil, err
 		}
 		if page.events > 0 || page.more || !waits {
-			a.metrics.events.WithLabelValues("page").Add(float64(page.events))
-			return page.json(), memory, nil
+			metrics.events.WithLabelValues("page").Add(float64(page.events))
+			return page.json(f.after), memory, nil
 		}
 		memory.release()
-		a.metrics.waiting.Inc()
-		waits = w.wait(mayWait, min(next, time.Until(deadline))) || time.Now().Before(deadline) && mayWait.Err() == nil
-		a.metrics.waiting.Dec()
+		metrics.waiting.Inc()
+		waits = f.await(mayWait, min(next, time.Until(deadline))) || time.Now().Before(deadline) && mayWait.Err() == nil
+		metrics.waiting.Dec()
 	}
 }
 
-// readPage reads the next events into a page, and moves the watch's cursor. The page ends after limit events, or with the
-// event that makes it larger than size. The caller must release the memory.
-func (a *api) readPage(ctx context.Context, w *watch, limit, size int, page *feedPage) (*reservation, error) {
-	memory, err := a.listings.reserve(ctx, w.feed.partner, int64(size)+beyondPage)
+// readPage reads the next events into a page, and moves the cursor behind them. The caller must release the memory.
+func (f *reader) readPage(ctx context.Context, page *feedPage) (*reservation, error) {
+	memory, err := f.api.listings.reserve(ctx, f.partner, int64(page.size)+beyondPage)
 	if err != nil {
 		return nil, err
 	}
@@ -168,22 +157,18 @@ func (a *api) readPage(ctx context.Context, w *watch, limit, size int, page *fee
 		}
 	}()
 	for begun, inTurn := time.Now(), page.inTurn; ; inTurn = true {
-		upTo, err := a.Engine.Latest(ctx)
+		upTo, err := f.api.Engine.Latest(ctx)
 		if err != nil {
 			return nil, err
 		}
-		q := store.FeedQuery{Bot: w.feed.bot, After: w.feed.after, UpTo: upTo}
+		q := store.FeedQuery{Bot: f.bot, After: f.after, UpTo: upTo}
 		// After Latest: the merchants then include all that have events up to there.
-		q.Merchants = w.owners()
-		end, err := a.feedInTurn(ctx, w.feed.partner, inTurn, q, func(e *store.Received) bool {
-			page.take(e, min(size, limit*(len(e.Raw)+besidesRaw)))
-			return page.events < limit && len(page.body) < size
-		})
+		q.Merchants = f.owners()
+		end, err := f.api.feedInTurn(ctx, f.partner, inTurn, q, page.take)
 		if err != nil {
 			return nil, err
 		}
-		w.feed.after = end.Cursor
-		page.cursor, page.more = end.Cursor, end.More
+		f.after, page.more = end.Cursor, end.More
 		if page.events > 0 || !page.more || time.Since(begun) > searchTime {
 			filled = true
 			memory.keep(len(page.body))
@@ -205,44 +190,37 @@ func (a *api) feedInTurn(
 	return a.Engine.Feed(ctx, q, use)
 }
 
-// feedPage is events of the feed as they are sent.
+// feedPage is events of the feed as they are sent. It ends after limit events, or with the event that makes it larger than
+// size bytes.
 type feedPage struct {
-	add    func(body []byte, e *store.Received) []byte
-	inTurn bool // the first call of Feed waits for its turn (takeTurn), as all later ones do
-	body   []byte
-	events int
-	cursor store.Cursor // after the events
-	more   bool         // there may be more events now
+	limit, size   int
+	head, between string // before the first event, and before each further one
+	add           func(body []byte, e *store.Received) []byte
+	inTurn        bool // the first call of Feed waits for its turn (takeTurn), as all later ones do
+	body          []byte
+	events        int
+	more          bool // there may be more events now
 }
 
-// take adds an event to the page. With the first one, it allocates room bytes for the page.
-func (p *feedPage) take(e *store.Received, room int) {
+// take adds an event to the page, and returns whether there is room for another one.
+func (p *feedPage) take(e *store.Received) bool {
 	if p.events == 0 {
-		p.body = make([]byte, 0, room)
+		p.body = append(make([]byte, 0, min(p.size, p.limit*(len(e.Raw)+besidesRaw))), p.head...)
+	} else {
+		p.body = append(p.body, p.between...)
 	}
 	p.body = p.add(p.body, e)
 	p.events++
+	return p.events < p.limit && len(p.body) < p.size
 }
 
-// appendListed appends an event as an element of feedPage.json.
-func appendListed(b []byte, e *store.Received) []byte {
-	if len(b) == 0 {
-		b = append(b, pageHead...)
-	} else {
-		b = append(b, ',')
-	}
-	return export.AppendJSON(b, e)
-}
-
-const pageHead = `{"events":[`
-
-// json returns a page of events that appendListed has added.
-func (p *feedPage) json() []byte {
+// json returns a page that is a JSON object, and ends at a cursor.
+func (p *feedPage) json(end store.Cursor) []byte {
 	b := p.body
 	if p.events == 0 {
-		b = []byte(pageHead)
+		b = []byte(p.head)
 	}
-	b = export.AppendString(append(b, `],"cursor":`...), string(p.cursor))
+	b = export.AppendString(append(b, `],"cursor":`...), string(end))
 	b = strconv.AppendBool(append(b, `,"hasMore":`...), p.more)
 	return append(b, '}')
 }

@@ -66,7 +66,11 @@ func (a *api) generateTag(ctx context.Context, r *fasthttp.RequestCtx, partner s
 		return a.replyTag(r, t, "Existing tag retrieved")
 	}
 	a.logNewHolder(t, former)
-	a.warnOfLabels()
+	if used := a.Engine.Directory().Labels(); used >= store.ManyLabels {
+		a.labelsWarned.Do(func() {
+			a.Log.Warn("many mtag-xxxx labels are in use", "used", used, "usable", store.UsableLabels)
+		})
+	}
 	return a.replyTag(r, t, "New tag created successfully")
 }
 
@@ -117,14 +121,5 @@ var errTaken = store.Conflict("domain", "is already registered")
 func (a *api) logNewHolder(t store.Tag, former store.TagID) {
 	if former != "" {
 		a.Log.Info("domain has changed hands", "domain", t.Domain, "from_tag", former, "to_tag", t.ID)
-	}
-}
-
-// warnOfLabels warns, once in the life of the process, that many labels are in use.
-func (a *api) warnOfLabels() {
-	if used := a.Engine.Directory().Labels(); used >= store.ManyLabels {
-		a.labelsWarned.Do(func() {
-			a.Log.Warn("many mtag-xxxx labels are in use", "used", used, "usable", store.UsableLabels)
-		})
 	}
 }

@@ -16,17 +16,15 @@ import (
 	"mtagd/store"
 )
 
-// decode reads the JSON object in the request's body into a struct whose fields are strings. Names match exactly.
-// Unknown names are ignored, repeated ones are refused. null means absent. The Content-Type is ignored.
-func decode(r *fasthttp.RequestCtx, into any) error { return unmarshal(r, into) }
-
-// decodeChange is decode for a change of a resource. It refuses unknown names. Fields may also be true or false, lists and
-// objects of strings, any JSON, or of types that read themselves.
+// decodeChange is decode for a change of a resource: it refuses unknown names.
 func decodeChange(r *fasthttp.RequestCtx, into any) error {
-	return unmarshal(r, into, json.RejectUnknownMembers(true))
+	return decode(r, into, json.RejectUnknownMembers(true))
 }
 
-func unmarshal(r *fasthttp.RequestCtx, into any, options ...json.Options) error {
+// decode reads the JSON object in the request's body into a struct. Its fields are strings, true or false, lists and objects
+// of strings, any JSON, or of types that read themselves. Names match exactly. Unknown names are ignored, repeated ones are
+// refused. null means absent. The Content-Type is ignored.
+func decode(r *fasthttp.RequestCtx, into any, options ...json.Options) error {
 	body := bytes.Trim(r.PostBody(), " \t\r\n")
 	if len(body) == 0 || body[0] != '{' && jsontext.Value(body).IsValid() {
 		return store.Invalid("body", "must be a JSON object")
@@ -73,6 +71,15 @@ func Reply(r *fasthttp.RequestCtx, status int, v any) error {
 	}
 	send(r, status, body)
 	return nil
+}
+
+// each returns what show makes of each item.
+func each[Item, Shown any](items []Item, show func(Item) Shown) []Shown {
+	all := make([]Shown, len(items))
+	for i, item := range items {
+		all[i] = show(item)
+	}
+	return all
 }
 
 // send answers with a JSON body. The body must not change afterwards.

@@ -43,13 +43,7 @@ func (a *api) listKeys(ctx context.Context, r *fasthttp.RequestCtx, partner stor
 	if err != nil {
 		return err
 	}
-	list := struct {
-		Keys []keyJSON `json:"keys"`
-	}{}
-	for _, k := range keys {
-		list.Keys = append(list.Keys, showKey(r, k))
-	}
-	return Reply(r, fasthttp.StatusOK, list)
+	return Reply(r, fasthttp.StatusOK, map[string]any{"keys": each(keys, func(k store.Key) keyJSON { return showKey(r, k) })})
 }
 
 // issueKey issues a key for the partner.

@@ -43,15 +43,14 @@ func (a *api) refuseStranger(r *fasthttp.RequestCtx) {
 // request changes control data.
 func (a *api) withinLimits(r *fasthttp.RequestCtx, partner store.Partner, changes bool) bool {
 	of := partner.Limits
-	requests := limit.RateFor(float64(of.RequestsPerSecond.Or(store.DefaultRequestsPerSecond)), requestBurst)
-	writes := limit.RateFor(float64(of.WritesPerMinute.Or(store.DefaultWritesPerMinute))/60, writeBurst)
-	return a.take(r, partner, kindRequests, requests, limit.PartnerRequests, "Too many requests") &&
-		(!changes || a.take(r, partner, kindWrites, writes, limit.PartnerWrites, "Too many requests that change something"))
-}
-
-// take takes a token of a partner. When there is none, it answers the request and returns false.
-func (a *api) take(r *fasthttp.RequestCtx, partner store.Partner, kind byte, rate limit.Rate, cause limit.Cause, what string) bool {
-	wait := a.rates.TakeOne(kind, string(partner.ID), rate, a.Now())
+	rate := limit.RateFor(float64(of.RequestsPerSecond.Or(store.DefaultRequestsPerSecond)), requestBurst)
+	wait := a.rates.TakeOne(kindRequests, string(partner.ID), rate, a.Now())
+	cause, what := limit.PartnerRequests, "Too many requests"
+	if wait == 0 && changes {
+		rate = limit.RateFor(float64(of.WritesPerMinute.Or(store.DefaultWritesPerMinute))/60, writeBurst)
+		wait = a.rates.TakeOne(kindWrites, string(partner.ID), rate, a.Now())
+		cause, what = limit.PartnerWrites, "Too many requests that change something"
+	}
 	if wait > 0 {
 		a.Refusals.Count(cause, limit.Partner(partner.ID))
 		TooMany(r, wait, what)

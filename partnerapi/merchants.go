@@ -80,9 +80,7 @@ func (a *api) showMerchant(partner store.Partner, m store.Merchant) merchantJSON
 	if len(m.Tags) > 0 {
 		shown.TagID = m.Tags[0].ID
 	}
-	for _, s := range m.Secrets {
-		shown.Secrets = append(shown.Secrets, secretJSON{SecretID: s.ID, CreatedAt: s.CreatedAt})
-	}
+	shown.Secrets = each(m.Secrets, func(s store.Secret) secretJSON { return secretJSON{SecretID: s.ID, CreatedAt: s.CreatedAt} })
 	for _, t := range m.Tags {
 		shown.Tracktags[t.Type] = tracktagJSON{
 			TagID:     t.ID,
@@ -107,17 +105,11 @@ func (a *api) listMerchants(ctx context.Context, r *fasthttp.RequestCtx, partner
 	if err != nil {
 		return err
 	}
-	list := struct {
-		Merchants  []merchantJSON `json:"merchants"`
-		Pagination pagination     `json:"pagination"`
-	}{Pagination: w.of(total)}
-	for _, m := range merchants {
-		list.Merchants = append(list.Merchants, a.showMerchant(partner, m))
-	}
-	if err := a.addUsage(ctx, list.Merchants); err != nil {
+	shown := each(merchants, func(m store.Merchant) merchantJSON { return a.showMerchant(partner, m) })
+	if err := a.addUsage(ctx, shown); err != nil {
 		return err
 	}
-	return Reply(r, fasthttp.StatusOK, list)
+	return Reply(r, fasthttp.StatusOK, map[string]any{"merchants": shown, "pagination": w.of(total)})
 }
 
 // findMerchants returns a page of merchants. Looking for a part of a name or a domain reads all of the partner's merchants,
@@ -215,8 +207,5 @@ func (a *api) deleteMerchant(ctx context.Context, r *fasthttp.RequestCtx, partne
 	} else if err != nil {
 		return err
 	}
-	return Reply(r, fasthttp.StatusOK, struct {
-		MerchantID store.MerchantID `json:"merchantId"`
-		Deleted    bool             `json:"deleted"`
-	}{m.ID, true})
+	return Reply(r, fasthttp.StatusOK, map[string]any{"merchantId": m.ID, "deleted": true})
 }

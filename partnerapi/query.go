@@ -133,7 +133,7 @@ func (p *params) word(name string, words ...string) string {
 
 // optional returns the value of a parameter that must be one of words. It is "" when the parameter is not given.
 func (p *params) optional(name string, words ...string) string {
-	if _, given := p.text(name); !given {
+	if !p.args.Has(name) {
 		return ""
 	}
 	return p.word(name, words...)
@@ -141,11 +141,8 @@ func (p *params) optional(name string, words ...string) string {
 
 // flag returns the value of a parameter that must be true or false; nil when the parameter is not given.
 func (p *params) flag(name string) *bool {
-	switch p.optional(name, "true", "false") {
-	case "true":
-		return new(true)
-	case "false":
-		return new(false)
+	if value := p.optional(name, "true", "false"); value != "" {
+		return new(value == "true")
 	}
 	return nil
 }

@@ -14,18 +14,15 @@ import (
 // references are the document that describes the API and the page that shows it, by path. Everybody may read them. They are
 // made when they are first asked for.
 func (a *api) references() map[string]fasthttp.RequestHandler {
-	page := func(f openapi.PageFile) fasthttp.RequestHandler {
-		return a.serveReference("read_docs", f.ContentType, f.Read)
-	}
 	files := map[string]fasthttp.RequestHandler{}
 	for name, f := range openapi.PageFiles {
-		files[name] = page(f)
+		files[name] = a.serveReference("read_docs", f.ContentType, f.Read)
 	}
 	return map[string]fasthttp.RequestHandler{
 		"/v1/openapi.json": a.serveReference("read_openapi", "application/json", func() ([]byte, error) {
 			return openapi.Document(a.BaseURL, a.TagURL(a.ClientTagHost))
 		}),
-		"/v1/docs": page(openapi.Page),
+		"/v1/docs": a.serveReference("read_docs", openapi.Page.ContentType, openapi.Page.Read),
 		"/v1/docs/{file}": func(r *fasthttp.RequestCtx) {
 			if serve, ok := files[pathParam(r, "file")]; ok {
 				serve(r)

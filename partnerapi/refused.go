@@ -64,27 +64,17 @@ func (a *api) listRefused(ctx context.Context, r *fasthttp.RequestCtx, partner s
 	}
 	defer a.releaseWhenAnswered(r, memory)()
 	listing := a.Refused.List(m.ID, store.TagID(tagID), limit)
-	list := struct {
+	return Reply(r, fasthttp.StatusOK, struct {
 		Refused []refusedJSON `json:"refused"`
 		Since   time.Time     `json:"since"`
 		Dropped int           `json:"dropped"`
-	}{[]refusedJSON{}, listing.Since, listing.Dropped}
-	for _, e := range listing.Entries {
-		list.Refused = append(list.Refused, showRefused(m.ID, e))
-	}
-	return Reply(r, fasthttp.StatusOK, list)
-}
-
-func showRefused(merchant store.MerchantID, e refused.Entry) refusedJSON {
-	shown := refusedJSON{
-		At: e.First, LastAt: e.Last, Count: e.Count, MerchantID: merchant, TagID: e.Tag,
-		Status: e.Status, Code: e.Code, Message: e.Message, Reason: e.Reason, Path: e.Path,
-		Event: unlessEmpty(e.Name), Suggestion: unlessEmpty(e.Suggestion), Origin: unlessEmpty(e.Origin), Sample: e.Sample,
-	}
-	if shown.Sample == nil {
-		shown.Sample = jsontext.Value("null")
-	}
-	return shown
+	}{each(listing.Entries, func(e refused.Entry) refusedJSON {
+		return refusedJSON{
+			At: e.First, LastAt: e.Last, Count: e.Count, MerchantID: m.ID, TagID: e.Tag,
+			Status: e.Status, Code: e.Code, Message: e.Message, Reason: e.Reason, Path: e.Path,
+			Event: unlessEmpty(e.Name), Suggestion: unlessEmpty(e.Suggestion), Origin: unlessEmpty(e.Origin), Sample: e.Sample,
+		}
+	}), listing.Since, listing.Dropped})
 }
 
 // unlessEmpty returns a text for JSON; "" becomes null.
@@ -129,15 +119,13 @@ func (a *api) tryEvents(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 	if err != nil {
 		return err
 	}
-	shown := struct {
+	return Reply(r, fasthttp.StatusOK, struct {
 		Status   int                `json:"status"`
 		Answer   jsontext.Value     `json:"answer"`
 		Findings []eventFindingJSON `json:"findings"`
-	}{trial.Status, trial.Answer, []eventFindingJSON{}}
-	for _, f := range trial.Findings {
-		shown.Findings = append(shown.Findings, eventFindingJSON{f.Level, f.Code, f.Path, told(f), unlessEmpty(f.Suggestion)})
-	}
-	return Reply(r, fasthttp.StatusOK, shown)
+	}{trial.Status, trial.Answer, each(trial.Findings, func(f check.Finding) eventFindingJSON {
+		return eventFindingJSON{f.Level, f.Code, f.Path, told(f), unlessEmpty(f.Suggestion)}
+	})})
 }
 
 // told returns the message of a finding with the value that it is about: is "25", a string; reports need a number.

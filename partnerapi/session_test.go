@@ -3,6 +3,7 @@ package partnerapi
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -185,6 +186,7 @@ func TestASessionEndsWhen(t *testing.T) {
 	} {
 		t.Run(e.is, func(t *testing.T) {
 			s := newService(t)
+			s.api.heartbeat = 10 * time.Millisecond
 			p := s.shops(1)
 			c := p.partner.signIn("")
 			stream := newStreamClient(t, s)

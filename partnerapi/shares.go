@@ -129,10 +129,6 @@ func (r *reservation) release() {
 	r.n = 0
 }
 
-// memoryOf returns how many bytes a page with a limit of events may take: the events, and the answer that is built from
-// them.
-func memoryOf(limit int) int64 { return int64(limit) * 2 * store.MaxEventBytes }
-
 // takeTurn waits until a request of a partner may read on in the feed, or search its merchants. All such requests together
 // use half of the processors, so that the others find one: a client that catches up takes as many events as it gets.
 // Partners take turns: the many requests of one wait for each other. When ctx ends first, takeTurn returns its error. After

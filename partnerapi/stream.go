@@ -2,6 +2,7 @@ package partnerapi
 
 import (
 	"context"
+	"errors"
 	"io"
 	"time"
 
@@ -28,19 +29,18 @@ const (
 // streamFeed answers with a stream of server-sent events, which lasts until the client closes it. It ends by itself when the
 // key is revoked or expires, when its merchant is deleted, and when the service stops. The client then comes back with the
 // last cursor that it got.
-func (a *api) streamFeed(ctx context.Context, r *fasthttp.RequestCtx, f feed) error {
+func (a *api) streamFeed(ctx context.Context, r *fasthttp.RequestCtx, f *reader) error {
 	if _, err := a.Engine.Feed(ctx, store.FeedQuery{After: f.after}, nil); err != nil { // it may be no cursor
 		return err
 	}
-	f.wait = heartbeat
-	s := &stream{api: a, watch: a.newWatch(f)}
+	f.watch()
 	release, err := a.readers.acquire(ctx, f.partner) // last: nothing that may panic comes before the body, which releases it
 	if err != nil {
-		s.watch.stop()
+		f.stop()
 		return err
 	}
 	a.metrics.streams.Inc()
-	if err := a.stream(r, s.write, s.watch.stop, a.metrics.streams.Dec, release); err != nil {
+	if err := a.stream(r, f.writeStream, f.stop, a.metrics.streams.Dec, release); err != nil {
 		return err
 	}
 	r.SetStatusCode(fasthttp.StatusOK)
@@ -51,59 +51,43 @@ func (a *api) streamFeed(ctx context.Context, r *fasthttp.RequestCtx, f feed) er
 	return nil
 }
 
-// stream is one stream of the feed.
-type stream struct {
-	api   *api
-	watch *watch
-	beat  time.Time // when the last heartbeat was written
-}
-
-// write writes events until the stream must end.
-func (s *stream) write(ctx context.Context, w io.Writer) error {
+// writeStream writes events until the stream must end. The client then learns why when it comes back.
+func (f *reader) writeStream(ctx context.Context, w io.Writer) error {
 	// The client waits this long before it comes back. It also gets the head of the answer now.
 	if _, err := io.WriteString(w, "retry: 2000\n\n"); err != nil {
 		return err
 	}
-	s.beat = time.Now()
-	for {
-		next, err := s.api.mayGoOn(ctx, s.watch.feed)
+	beat := time.Now()
+	for ctx.Err() == nil {
+		next, err := f.mayGoOn(ctx)
 		if err != nil {
-			return nil // the client learns why when it comes back
+			return nil
 		}
-		if err := s.writeHeartbeat(w); err != nil {
-			return err
+		if time.Since(beat) >= f.api.heartbeat {
+			beat = time.Now()
+			// The id without data moves the client's cursor past the events of others.
+			if _, err := io.WriteString(w, ": still here\nid: "+string(f.after)+"\n\n"); err != nil {
+				return err
+			}
 		}
-		more, err := s.writePage(ctx, w)
+		more, err := f.writePage(ctx, w)
 		switch {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil, errors.Is(err, errKeyEnded):
 			return nil
 		case err != nil:
 			return err
 		case !more:
-			s.watch.wait(ctx, min(next, s.api.heartbeat-time.Since(s.beat)))
-		}
-		if ctx.Err() != nil {
-			return nil
+			f.await(ctx, min(next, f.api.heartbeat-time.Since(beat)))
 		}
 	}
-}
-
-// writeHeartbeat writes a heartbeat when it is time for one.
-func (s *stream) writeHeartbeat(w io.Writer) error {
-	if time.Since(s.beat) < s.api.heartbeat {
-		return nil
-	}
-	s.beat = time.Now()
-	// The id without data moves the client's cursor past the events of others.
-	_, err := io.WriteString(w, ": still here\nid: "+string(s.watch.feed.after)+"\n\n")
-	return err
+	return nil
 }
 
 // writePage writes the next events, and reports whether there may be more now. It has waited a moment then, unless it
 // has written events and there are more.
-func (s *stream) writePage(ctx context.Context, w io.Writer) (more bool, err error) {
-	page := feedPage{add: appendServerSent, inTurn: true}
-	memory, err := s.api.readPage(ctx, s.watch, maxRead, streamBytes, &page)
+func (f *reader) writePage(ctx context.Context, w io.Writer) (more bool, err error) {
+	page := feedPage{limit: maxRead, size: streamBytes, add: appendServerSent, inTurn: true}
+	memory, err := f.readPage(ctx, &page)
 	switch store.KindOf(err) {
 	case store.KindBusy, store.KindUnavailable:
 		return true, store.Sleep(ctx, busyPause)
@@ -115,13 +99,10 @@ func (s *stream) writePage(ctx context.Context, w io.Writer) (more bool, err err
 	if page.events == 0 {
 		return page.more, store.Sleep(ctx, streamPause)
 	}
-	if _, ok := s.api.validFor(s.watch.feed.caller); !ok { // it may have ended while the page waited for its turn
-		return true, nil
-	}
 	if _, err := w.Write(page.body); err != nil {
 		return false, err
 	}
-	s.api.metrics.events.WithLabelValues("stream").Add(float64(page.events))
+	f.api.metrics.events.WithLabelValues("stream").Add(float64(page.events))
 	if page.more {
 		return true, nil
 	}

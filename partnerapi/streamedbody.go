@@ -27,23 +27,23 @@ const endPatience = time.Second
 // streamedBody is the body of an answer that is made while it is sent. The goroutine of the connection sends it, after the
 // handler has returned.
 type streamedBody struct {
-	ctx     context.Context // ends when nobody reads the answer any more, or when the service stops
-	conn    net.Conn
-	log     func(err error)
-	first   []byte
-	next    func() ([]byte, error, bool) // the next chunk, or why the body cannot be finished; false at its end
-	onClose []func()
-	closed  sync.Once
+	ctx   context.Context // ends when nobody reads the answer any more, or when the service stops
+	conn  net.Conn
+	log   func(err error)
+	first []byte
+	next  func() ([]byte, error, bool) // the next chunk, or why the body cannot be finished; false at its end
+	close func()
 }
 
 var _ fasthttp.BodyWriterTo = (*streamedBody)(nil)
 
 // stream answers with the body that write writes; the context of write is that of Config.Waiting. It returns the error of
 // write when that comes before the first chunk. When write fails later, the connection is closed without the end of the
-// body, so that the client does not take it for complete. The functions of onClose are called when the body is finished,
-// also when it was never sent.
+// body, so that the client does not take it for complete. After the caller's key or session has ended, nothing can be
+// written. The functions of onClose are called when the body is finished, also when it was never sent.
 func (a *api) stream(r *fasthttp.RequestCtx, write func(ctx context.Context, w io.Writer) error, onClose ...func()) error {
 	ctx, cancel := a.Waiting(r)
+	from := callerOf(r)
 	b := &streamedBody{
 		ctx:  store.WithPartner(ctx, store.PartnerID(PartnerOf(r))),
 		conn: r.Conn(),
@@ -55,11 +55,15 @@ func (a *api) stream(r *fasthttp.RequestCtx, write func(ctx context.Context, w i
 				yield(nil, fmt.Errorf("panic: %v: %s", p, debug.Stack()))
 			}
 		}()
-		if err := write(b.ctx, chunkWriter(yield)); err != nil {
+		if err := write(b.ctx, chunkWriter{yield, func() bool { _, ok := a.validFor(from); return ok }}); err != nil {
 			yield(nil, err)
 		}
 	})
-	b.next, b.onClose = next, append([]func(){stop, cancel}, onClose...)
+	b.next, b.close = next, sync.OnceFunc(func() {
+		for _, call := range append([]func(){stop, cancel}, onClose...) {
+			call()
+		}
+	})
 	var err error
 	if b.first, err, _ = next(); err != nil {
 		if b.ctx.Err() != nil {
@@ -72,13 +76,19 @@ func (a *api) stream(r *fasthttp.RequestCtx, write func(ctx context.Context, w i
 }
 
 // chunkWriter passes on what is written to it, which is sent before Write returns.
-type chunkWriter func([]byte, error) bool
+type chunkWriter struct {
+	yield   func([]byte, error) bool
+	mayRead func() bool // whether the caller may still read; it may have changed while the chunk was made
+}
 
 var errNotRead = errors.New("nobody reads the answer any more")
 
 // Write implements io.Writer.
-func (yield chunkWriter) Write(b []byte) (int, error) {
-	if !yield(b, nil) {
+func (w chunkWriter) Write(b []byte) (int, error) {
+	switch {
+	case !w.mayRead():
+		return 0, errKeyEnded
+	case !w.yield(b, nil):
 		return 0, errNotRead
 	}
 	return len(b), nil
@@ -90,57 +100,40 @@ func (*streamedBody) SupportsBodyWriteTo() bool { return true }
 // Read implements io.Reader. fasthttp calls WriteTo instead.
 func (*streamedBody) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// WriteTo implements io.WriterTo. Each write to w is one chunk of the answer, which is sent at once.
-func (b *streamedBody) WriteTo(w io.Writer) (int64, error) {
-	out := &bodyWriter{to: w, conn: b.conn}
+// WriteTo implements io.WriterTo. Each write to w is one chunk of the answer, which is sent at once. The deadline of a write
+// does not count the time in which nothing was written.
+func (b *streamedBody) WriteTo(w io.Writer) (written int64, err error) {
 	stop := context.AfterFunc(b.ctx, func() {
 		time.Sleep(endPatience)
 		_ = b.conn.Close() // fails when it is closed already, as it is for nearly every client
 	})
 	defer stop()
+	var last time.Time // when the last write ended
 	for chunk, isMore := b.first, b.first != nil; isMore; {
-		if _, err := out.Write(chunk); err != nil {
-			return out.written, err
+		// Not before each write: the front door measures how fast the client reads from one deadline to the next.
+		if now := time.Now(); now.Sub(last) > time.Second {
+			if err := b.conn.SetWriteDeadline(now.Add(writePatience)); err != nil {
+				return written, err
+			}
 		}
-		var err error
+		n, err := w.Write(chunk)
+		written += int64(n)
+		if err != nil {
+			return written, err
+		}
+		last = time.Now()
 		if chunk, err, isMore = b.next(); err != nil {
 			if b.ctx.Err() == nil {
 				b.log(err)
 			}
-			return out.written, err
+			return written, err
 		}
 	}
-	return out.written, nil
+	return written, nil
 }
 
 // Close implements io.Closer.
 func (b *streamedBody) Close() error {
-	b.closed.Do(func() {
-		for _, call := range b.onClose {
-			call()
-		}
-	})
+	b.close()
 	return nil
-}
-
-// bodyWriter writes to a connection. The deadline of a write does not count the time in which nothing was written.
-type bodyWriter struct {
-	to      io.Writer
-	conn    net.Conn
-	written int64
-	last    time.Time // when the last write ended
-}
-
-// Write implements io.Writer.
-func (w *bodyWriter) Write(b []byte) (int, error) {
-	// Not before each write: the front door measures how fast the client reads from one deadline to the next.
-	if now := time.Now(); now.Sub(w.last) > time.Second {
-		if err := w.conn.SetWriteDeadline(now.Add(writePatience)); err != nil {
-			return 0, err
-		}
-	}
-	n, err := w.to.Write(b)
-	w.written += int64(n)
-	w.last = time.Now()
-	return n, err
 }

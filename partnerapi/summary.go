@@ -103,23 +103,20 @@ func summaryMemory(q store.SummaryQuery, tags int) (int64, error) {
 func showSummary(q *store.SummaryQuery, sum store.Summary) summaryJSON {
 	shown := summaryJSON{Bucket: q.Bucket, Timezone: q.Zone.String(), By: q.By, Total: sum.All.Total, Counts: showCounts(q, sum.All)}
 	if q.Bucket != store.NoBucket {
-		shown.Buckets = make([]string, len(sum.Starts))
-	}
-	for i := range shown.Buckets {
-		shown.Buckets[i] = store.FormatTime(sum.Starts[i])
+		shown.Buckets = each(sum.Starts, store.FormatTime)
 	}
 	if q.By == store.Ungrouped {
 		return shown
 	}
-	shown.Groups = make([]groupJSON, len(sum.Groups))
-	for i, g := range sum.Groups {
-		shown.Groups[i] = groupJSON{Total: g.Total, Counts: showCounts(q, g.Counts)}
+	shown.Groups = each(sum.Groups, func(g store.GroupCounts) groupJSON {
+		group := groupJSON{Total: g.Total, Counts: showCounts(q, g.Counts)}
 		if q.By == store.GroupByTag {
-			shown.Groups[i].Tag = store.TagID(g.Key)
+			group.Tag = store.TagID(g.Key)
 		} else {
-			shown.Groups[i].Name = g.Key
+			group.Name = g.Key
 		}
-	}
+		return group
+	})
 	shown.Other = &groupJSON{Total: sum.Other.Total, Counts: showCounts(q, sum.Other)}
 	return shown
 }

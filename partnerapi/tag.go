@@ -88,15 +88,6 @@ func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store
 	if err != nil {
 		return err
 	}
-	var lastEvent time.Time
-	if len(newest.Events) > 0 {
-		lastEvent = newest.Events[0].Time
-	}
-	return Reply(r, fasthttp.StatusOK, a.showDetails(t, lastEvent))
-}
-
-// showDetails shows a tag whose latest event is at lastEvent, the zero time when it has none.
-func (a *api) showDetails(t store.Tag, lastEvent time.Time) detailsJSON {
 	host := a.host(t)
 	shown := detailsJSON{
 		tagJSON:     a.showTag(t),
@@ -106,16 +97,18 @@ func (a *api) showDetails(t store.Tag, lastEvent time.Time) detailsJSON {
 		IsConnected: t.Connected,
 		IsVerified:  t.Verified,
 		DomainLost:  t.ClaimLost,
-		Lifecycle:   t.Lifecycle(lastEvent),
 		Suspended:   a.Engine.Directory().Settings(&t).Suspended,
-		LastEventAt: lastEvent,
 		Snippet:     Snippet(a.TagURL(host), t.ID),
 		DNS:         t.DNS,
 	}
+	if len(newest.Events) > 0 {
+		shown.LastEventAt = newest.Events[0].Time
+	}
+	shown.Lifecycle = t.Lifecycle(shown.LastEventAt)
 	if a.Certificates != nil {
 		shown.Certificate = new(a.Certificates.Certificate(host))
 	}
-	return shown
+	return Reply(r, fasthttp.StatusOK, shown)
 }
 
 // Snippet returns the two script elements that install a tag in the head of a page (spec, Browser installation

@@ -66,7 +66,16 @@ func (a *api) verifyTag(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 			a.Certificates.Order(host)
 		}
 	}
-	return a.replyFinding(r, host, found)
+	switch found.Verdict {
+	case store.DNSCorrect:
+		return Reply(r, fasthttp.StatusOK, map[string]any{"verified": true})
+	case store.DNSPending:
+		return a.replyPending(r)
+	case store.DNSWrong:
+		WriteError(r, fasthttp.StatusBadRequest, "Tag verification failed. Please check your DNS configuration")
+		return nil
+	}
+	return fmt.Errorf("verify %s: %s: %s", host, found.Code, found.Detail)
 }
 
 // tagToVerify returns the tag of the partner that has the host and belongs to merchantID or has tagID. One of the two
@@ -106,23 +115,6 @@ func (a *api) tagToVerify(
 		return store.Tag{}, notFound("no server-side or preverified tag to verify")
 	}
 	return store.Tag{}, store.Invalid("subdomain", "must be the tag's host: %s", strings.Join(hosts, " or "))
-}
-
-// replyFinding answers with what a DNS check has found (spec, Verify server-side tag DNS: the status codes).
-func (a *api) replyFinding(r *fasthttp.RequestCtx, host string, found store.DNSFinding) error {
-	switch found.Verdict {
-	case store.DNSCorrect:
-		return Reply(r, fasthttp.StatusOK, struct {
-			Verified bool `json:"verified"`
-		}{true})
-	case store.DNSPending:
-		return a.replyPending(r)
-	case store.DNSWrong:
-		WriteError(r, fasthttp.StatusBadRequest, "Tag verification failed. Please check your DNS configuration")
-		return nil
-	default:
-		return fmt.Errorf("verify %s: %s: %s", host, found.Code, found.Detail)
-	}
 }
 
 // replyPending answers that the DNS record has not reached every server yet. It is the only error with a wrapped body

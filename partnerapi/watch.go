@@ -7,41 +7,34 @@ import (
 	"mtagd/store"
 )
 
-// watch is a reader of the feed: where it is, and what it waits for.
-type watch struct {
-	api  *api
-	feed feed
-	news <-chan struct{} // nil: the reader does not wait
-	stop func()          // ends the watch
+// reader is a request that reads the feed: what it wants, where it is, and what it waits for.
+type reader struct {
+	api      *api
+	partner  store.PartnerID
+	caller   caller
+	merchant store.MerchantID // empty: all of the partner's
+	bot      *bool            // only events of bots, or only those of others; nil for all
+	after    store.Cursor
+	wait     time.Duration
+	news     <-chan struct{} // set by watch
+	stop     func()          // set by watch, which it ends
 }
 
-// newWatch begins a watch, before the feed is read: then nothing is missed.
-func (a *api) newWatch(f feed) *watch {
-	w := &watch{api: a, feed: f, stop: func() {}}
-	switch {
-	case f.wait == 0:
-	case f.merchant != "":
-		w.news, w.stop = a.Engine.Watch([]store.MerchantID{f.merchant})
-	default:
-		w.news, w.stop = a.Engine.WatchPartner(f.partner)
+// watch begins to watch for events, before the feed is read: then nothing is missed.
+func (f *reader) watch() {
+	if f.merchant != "" {
+		f.news, f.stop = f.api.Engine.Watch([]store.MerchantID{f.merchant})
+	} else {
+		f.news, f.stop = f.api.Engine.WatchPartner(f.partner)
 	}
-	return w
 }
 
-// owners returns whose events are read now.
-func (w *watch) owners() []store.MerchantID {
-	if w.feed.merchant != "" {
-		return []store.MerchantID{w.feed.merchant}
-	}
-	return w.api.Engine.Directory().MerchantsWithTags(w.feed.partner)
-}
-
-// wait waits until there may be events. It returns false when the time is over or ctx ends first.
-func (w *watch) wait(ctx context.Context, most time.Duration) bool {
+// await waits until there may be events. It returns false when the time is over or ctx ends first.
+func (f *reader) await(ctx context.Context, most time.Duration) bool {
 	patience := time.NewTimer(most)
 	defer patience.Stop()
 	select {
-	case <-w.news:
+	case <-f.news:
 		return true
 	case <-patience.C:
 	case <-ctx.Done():
@@ -49,15 +42,23 @@ func (w *watch) wait(ctx context.Context, most time.Duration) bool {
 	return false
 }
 
-// mayGoOn checks again what was checked when a request began to follow the feed. It returns after how long to check the next
-// time. errKeyEnded: the key was revoked or has expired, or the session has ended. errNoMerchant: the merchant was deleted.
-func (a *api) mayGoOn(ctx context.Context, f feed) (next time.Duration, err error) {
-	next, ok := a.validFor(f.caller)
+// owners returns whose events are read now.
+func (f *reader) owners() []store.MerchantID {
+	if f.merchant != "" {
+		return []store.MerchantID{f.merchant}
+	}
+	return f.api.Engine.Directory().MerchantsWithTags(f.partner)
+}
+
+// mayGoOn checks again what was checked when the request began. It returns after how long to check the next time.
+// errKeyEnded: the key was revoked or has expired, or the session has ended. errNoMerchant: the merchant was deleted.
+func (f *reader) mayGoOn(ctx context.Context) (next time.Duration, err error) {
+	next, ok := f.api.validFor(f.caller)
 	if !ok {
 		return 0, errKeyEnded
 	}
 	if f.merchant != "" {
-		if _, err := a.Engine.Merchant(ctx, f.merchant); store.KindOf(err) == store.KindNotFound {
+		if _, err := f.api.Engine.Merchant(ctx, f.merchant); store.KindOf(err) == store.KindNotFound {
 			return 0, errNoMerchant
 		}
 	}

@@ -45,12 +45,7 @@ type hostCertificate struct {
 	Due bool `json:"due"`
 }
 
-// viewHosts returns the hosts that are served, with their DNS and certificates, at most maxListed of them.
-func (c *Console) viewHosts(now time.Time) hostsJSON {
-	view, _, _ := c.hostList.get(now, hostsAge, func() (hostsJSON, error) { return c.listHosts(now), nil }) // it cannot fail
-	return view
-}
-
+// listHosts returns the hosts that are served, with their DNS and certificates, at most maxListed of them.
 func (c *Console) listHosts(now time.Time) hostsJSON {
 	names := c.hosts.All()
 	view := hostsJSON{Total: len(names), Items: make([]hostJSON, 0, len(names))}
@@ -90,8 +85,7 @@ func (c *Console) host(name string, now time.Time) hostJSON {
 	if due {
 		host.trouble = 2
 	}
-	host.expires = cert.NotAfter
-	host.Certificate = &hostCertificate{cert, due}
+	host.expires, host.Certificate = cert.NotAfter, &hostCertificate{cert, due}
 	return host
 }
 

@@ -54,16 +54,9 @@ type Backup struct {
 // forOperators returns a handler that only operators reach.
 func (c *Console) forOperators(handle func(*fasthttp.RequestCtx) error) func(*fasthttp.RequestCtx) error {
 	return func(r *fasthttp.RequestCtx) error {
-		s, _, err := c.current(r)
-		switch {
-		case err != nil:
+		if _, _, err := c.authorize(r, true); err != nil {
 			return err
-		case !c.cookie.MayUse(r):
-			return unauthenticated
-		case !s.IsOperators():
-			return refusal{fasthttp.StatusForbidden, "Access denied"}
 		}
-		partnerapi.SetPartner(r, caller(s))
 		return handle(r)
 	}
 }
@@ -118,8 +111,9 @@ func (c *Console) overview(r *fasthttp.RequestCtx) error {
 	}
 	view := overviewJSON{
 		System: system, Now: now, Uptime: int64(now.Sub(system.Started) / time.Second), Ready: system.NotReady == nil,
-		Hosts: c.viewHosts(now), Rates: viewRates(system.Rates), Backups: viewBackup(system.Backup, now),
+		Rates: viewRates(system.Rates), Backups: viewBackup(system.Backup, now),
 	}
+	view.Hosts, _, _ = c.hostList.get(now, hostsAge, func() (hostsJSON, error) { return c.listHosts(now), nil }) // it cannot fail
 	if system.NotReady != nil {
 		view.NotReady = system.NotReady.Error()
 	}

@@ -230,6 +230,21 @@ func (c *Console) current(r *fasthttp.RequestCtx) (store.Session, store.Key, err
 	return s, key, nil
 }
 
+// authorize returns the session of a request that may use it, of operators or of a partner. Other sessions are refused.
+func (c *Console) authorize(r *fasthttp.RequestCtx, operators bool) (store.Session, store.Key, error) {
+	s, key, err := c.current(r)
+	switch {
+	case err != nil:
+		return s, key, err
+	case !c.cookie.MayUse(r):
+		return s, key, unauthenticated
+	case s.IsOperators() != operators:
+		return s, key, refusal{fasthttp.StatusForbidden, "Access denied"}
+	}
+	partnerapi.SetPartner(r, caller(s))
+	return s, key, nil
+}
+
 // showSession answers who is signed in.
 func (c *Console) showSession(r *fasthttp.RequestCtx) error {
 	s, key, err := c.current(r)

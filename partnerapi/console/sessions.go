@@ -29,18 +29,13 @@ type signedInJSON struct {
 // is set.
 func (c *Console) forPartners(mayRead bool, handle func(*fasthttp.RequestCtx, store.Session) error) func(*fasthttp.RequestCtx) error {
 	return func(r *fasthttp.RequestCtx) error {
-		s, key, err := c.current(r)
+		s, key, err := c.authorize(r, false)
 		switch {
 		case err != nil:
 			return err
-		case !c.cookie.MayUse(r):
-			return unauthenticated
-		case s.IsOperators():
-			return refusal{fasthttp.StatusForbidden, "Access denied"}
 		case key.Scope != store.Full && !mayRead:
 			return refusal{fasthttp.StatusForbidden, "Access denied: this session can read, and end itself, but no other"}
 		}
-		partnerapi.SetPartner(r, s.Partner)
 		return handle(r, s)
 	}
 }

@@ -39,8 +39,9 @@ const (
 )
 
 type figures struct {
-	merchants     int
-	events, bytes *uint64 // nil: they could not be read
+	Merchants int     `json:"merchants"`
+	Events    *uint64 `json:"events"` // null while it cannot be read
+	Bytes     *uint64 `json:"bytes"`
 }
 
 // partners is the JSON of all partners.
@@ -56,9 +57,7 @@ type partnerOverview struct {
 	CreatedAt time.Time       `json:"createdAt"`
 	Suspended bool            `json:"suspended"`
 	Domain    string          `json:"preverifiedDomain"`
-	Merchants int             `json:"merchants"`
-	Events    *uint64         `json:"events"` // null while it cannot be read
-	Bytes     *uint64         `json:"bytes"`
+	figures
 }
 
 func (c *Console) viewPartners(ctx context.Context, list []store.Partner, now time.Time) (partners, error) {
@@ -68,9 +67,8 @@ func (c *Console) viewPartners(ctx context.Context, list []store.Partner, now ti
 	}
 	view := partners{Total: len(list), CountedAt: read, Items: []partnerOverview{}}
 	for _, p := range list[:min(len(list), maxListed)] {
-		f := figures[p.ID] // zero for a partner that was added since
-		view.Items = append(view.Items, partnerOverview{p.ID, p.Name, p.CreatedAt, p.Suspended, p.TrackingDomain,
-			f.merchants, f.events, f.bytes})
+		// A partner that was added since has zero figures.
+		view.Items = append(view.Items, partnerOverview{p.ID, p.Name, p.CreatedAt, p.Suspended, p.TrackingDomain, figures[p.ID]})
 	}
 	return view, nil
 }
@@ -84,7 +82,7 @@ func (c *Console) countPartners(ctx context.Context, list []store.Partner) (map[
 		if err != nil {
 			return nil, err
 		}
-		f := figures{merchants: merchants}
+		f := figures{Merchants: merchants}
 		if counting.Err() == nil {
 			// Show the overview without these figures: the rest of it may say why they are missing.
 			if err := c.countEvents(counting, p.ID, &f); err != nil {
@@ -109,7 +107,7 @@ func (c *Console) countEvents(ctx context.Context, id store.PartnerID, f *figure
 			bytes += u.Bytes
 		}
 	}
-	f.events, f.bytes = &events, &bytes
+	f.Events, f.Bytes = &events, &bytes
 	return nil
 }
 

@@ -47,9 +47,7 @@ func (c Cookie) Set(r *fasthttp.RequestCtx, text store.SessionText, life time.Du
 }
 
 // Clear takes the session away from the client.
-func (c Cookie) Clear(r *fasthttp.RequestCtx) {
-	c.set(r, "", 0)
-}
+func (c Cookie) Clear(r *fasthttp.RequestCtx) { c.set(r, "", 0) }
 
 func (c Cookie) set(r *fasthttp.RequestCtx, value string, seconds int) {
 	var k fasthttp.Cookie

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,13 +17,9 @@ import (
 // destination, at least once, until it takes the request or maxAskAge has passed. The receipt of the erasure shows the
 // state.
 //
-// Only webhooks can be asked. An ad platform would need an interface that deletes a person's events, and that works with the
-// credentials of a destination:
-//
-//   - GA4: properties.submitUserDeletion of the Admin API needs OAuth with the scope analytics.edit, and the user id or
-//     client id in clear. A destination has only an API secret, and an erasure only hashes. (The page is
-//     developers.google.com/analytics/devguides/config/admin/v1/rest/v1alpha/properties/submitUserDeletion.)
-//   - Meta, Snap, TikTok, Google Ads, Microsoft, Pinterest, LinkedIn: no such interface was found (searched 2026-11).
+// Only webhooks can be asked. For ad platforms no interface was found (searched 2026-11) that deletes a person's events with
+// what a destination has. GA4's properties.submitUserDeletion (Admin API, v1alpha) needs OAuth with the scope
+// analytics.edit, and the user id or client id in clear; a destination has only an API secret, and an erasure only hashes.
 //
 // Every askInterval, the destinations look for new erasures. That is work like sending events: see runner.next.
 const (
@@ -199,21 +196,17 @@ func (s *Service) Asks(ctx context.Context, m store.MerchantID, erasures []store
 		for _, d := range destinations {
 			a, has := of[d.ID]
 			delete(of, d.ID)
-			switch {
-			case has:
-			case d.CreatedAt.After(e.At):
-				continue
-			default:
+			if !has {
 				a = Ask{Destination: d.ID, Type: d.Type, State: NotPossible}
 				if takes[d.ID] {
 					a.State = AskPending
 				}
 			}
-			asks = append(asks, a)
+			if has || !d.CreatedAt.After(e.At) {
+				asks = append(asks, a)
+			}
 		}
-		for _, a := range of { // deleted destinations
-			asks = append(asks, a)
-		}
+		asks = slices.AppendSeq(asks, maps.Values(of)) // those of deleted destinations
 		for i := range asks {
 			if asks[i].State == AskPending && s.Now().Sub(e.At) > maxAskAge {
 				asks[i].State = AskFailed

@@ -109,9 +109,7 @@ func TestWebhooksAreToldOfErasures(t *testing.T) {
 	}
 	mu.Unlock()
 	pause := func(is bool) {
-		if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: &is}); err != nil {
-			t.Fatal(err)
-		}
+		b.change(d, Change{Paused: &is})
 	}
 	pause(true)
 	e = erase(person("older@example.com"))
@@ -156,9 +154,7 @@ func TestManyRefusedRequestsToErase(t *testing.T) {
 		who.Add(store.Email, fmt.Sprintf("%d@example.com", i))
 		must(b.engine.Erase(t.Context(), b.m.ID, who, store.ErasureOptions{}))
 	}
-	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: new(false)}); err != nil {
-		t.Fatal(err)
-	}
+	b.change(d, Change{Paused: new(false)})
 	b.until("the others are told, and the refused ones again", func() bool {
 		mu.Lock()
 		defer mu.Unlock()

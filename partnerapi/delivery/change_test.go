@@ -40,9 +40,7 @@ func TestAChangeCountsFromTheNextRequestOn(t *testing.T) {
 		defer sh.mu.Unlock()
 		return sh.head == latest
 	})
-	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: new(false)}); err != nil {
-		t.Fatal(err)
-	}
+	b.change(d, Change{Paused: new(false)})
 	b.until("all are done", func() bool { st := b.status(d); return st.Delivered+st.Filtered == 20 })
 	if n := distinct(before.all()); !slices.Equal(n, []int{1, 2}) {
 		t.Errorf("the server before the change got %v", n)
@@ -122,9 +120,7 @@ func TestAChangeWhileAShardIsOpened(t *testing.T) {
 	engine := slow{mortal{b.engine, new(atomic.Bool)}, make(chan struct{}), make(chan struct{})}
 	b.s = Open(Config{Engine: engine, Keys: b.keys, Allow: b.allow, Log: slog.New(slog.DiscardHandler), Now: time.Now, Interval: 20 * time.Millisecond})
 	<-engine.asked
-	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Filter: new("n > 1")}); err != nil {
-		t.Fatal(err)
-	}
+	b.change(d, Change{Filter: new("n > 1")})
 	b.send("m", "Purchase", "")
 	b.send("m", "Purchase", "")
 	close(engine.release)

@@ -108,7 +108,7 @@ func (c *client) send(ctx context.Context, r kind.Request, timeout time.Duration
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, r.MaxAnswer()))
-	if err != nil && response.StatusCode/100 == 2 {
+	if response.StatusCode/100 == 2 {
 		err = nil // it was taken; the rest of the answer does not count
 	}
 	return sent{answer: kind.Answer{Status: response.StatusCode, Header: response.Header, Body: body}, err: plain(err)}

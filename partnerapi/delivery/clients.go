@@ -96,11 +96,8 @@ func (s *Service) Seal(m store.MerchantID, address netip.Addr, userAgent []byte)
 	ip := address.AsSlice()
 	text := append(append(append(make([]byte, 0, 1+len(ip)+len(userAgent)), byte(len(ip))), ip...), userAgent...)
 	text = text[:min(len(text), maxClient)]
-	n := aead.NonceSize()
-	b := make([]byte, hourLength+n, hourLength+n+len(text)+aead.Overhead())
-	binary.BigEndian.PutUint64(b, uint64(hour))
-	_, _ = rand.Read(b[hourLength:]) // never fails
-	return aead.Seal(b, b[hourLength:], text, []byte(m))
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, hourLength+len(text)+aead.Overhead()), uint64(hour))
+	return aead.Seal(b, nil, text, []byte(m))
 }
 
 // MayTake implements tag.Browsers: the event must grant ad_storage and ad_user_data.
@@ -114,11 +111,11 @@ func (s *Service) Browser(m store.MerchantID, sealed []byte) (b kind.Browser) {
 	if len(sealed) < hourLength {
 		return b
 	}
-	aead, sealed := s.clients.key(int64(binary.BigEndian.Uint64(sealed))), sealed[hourLength:]
-	if aead == nil || len(sealed) < aead.NonceSize() {
+	aead := s.clients.key(int64(binary.BigEndian.Uint64(sealed)))
+	if aead == nil {
 		return b
 	}
-	text, err := aead.Open(nil, sealed[:aead.NonceSize()], sealed[aead.NonceSize():], []byte(m))
+	text, err := aead.Open(nil, nil, sealed[hourLength:], []byte(m))
 	if err != nil || len(text) == 0 || len(text) <= int(text[0]) {
 		return b
 	}
@@ -248,15 +245,11 @@ func (c *clients) renew(ctx context.Context, hour int64, needs bool) error {
 		if json.Unmarshal(text, &box) != nil {
 			continue // lost
 		}
-		raw, err := c.s.Keys.open(placeOf(of), box)
-		if err != nil {
-			continue // lost
+		if raw, err := c.s.Keys.open(placeOf(of), box); err == nil { // else lost
+			if keys[of], err = newAEAD([]byte(raw)); err != nil {
+				return err
+			}
 		}
-		added, err := newKey("", []byte(raw))
-		if err != nil {
-			return err
-		}
-		keys[of] = added.aead
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

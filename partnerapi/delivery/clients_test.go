@@ -101,9 +101,7 @@ func TestAdPlatformsGetWhatIsKnownOfBrowsers(t *testing.T) {
 	if text := fmt.Sprintf("%+v %+v", letters, b.status(d)); strings.Contains(text, visitorIP) || strings.Contains(text, "Seldom") || !strings.Contains(text, "not from …") {
 		t.Errorf("the deliveries are %s", text)
 	}
-	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: new(true)}); err != nil {
-		t.Fatal(err)
-	}
+	b.change(d, Change{Paused: new(true)})
 	if b.s.Seal(b.m.ID, netip.MustParseAddr(visitorIP), nil) != nil {
 		t.Error("it is taken for a paused destination")
 	}
@@ -163,9 +161,7 @@ func TestWhatIsKnownOfBrowsersEnds(t *testing.T) {
 	b.until("its key is destroyed", func() bool { return !strings.Contains(hours(), first) })
 	b.until("there is a key of now", func() bool { return hours() != "" })
 	ofTheFuture := hours()
-	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Secrets: map[string]string{"accessToken": "right"}}); err != nil {
-		t.Fatal(err)
-	}
+	b.change(d, Change{Secrets: map[string]string{"accessToken": "right"}})
 	b.until("delivered", func() bool { return b.status(d).Delivered == 1 })
 	if strings.Contains(p.body, "client_") {
 		t.Errorf("Meta got %s", p.body)
@@ -226,9 +222,7 @@ func TestClientDetailsAreSwitchedOff(t *testing.T) {
 	b.browse("m1", `,"pageUrl":"https://shop.example/","user_agent":"Mozilla/5.0"`)
 	b.until("it is refused", func() bool { return b.status(d).LastError != nil })
 	b.deliverClientDetails(false)
-	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Secrets: map[string]string{"accessToken": "right"}}); err != nil {
-		t.Fatal(err)
-	}
+	b.change(d, Change{Secrets: map[string]string{"accessToken": "right"}})
 	b.until("delivered", func() bool { return b.status(d).Delivered == 1 })
 	if strings.Contains(p.body, visitorIP) || !strings.Contains(p.body, "client_user_agent") {
 		t.Errorf("Meta got %s", p.body)
@@ -255,9 +249,7 @@ func TestClientDetailsAreSwitchedOffInARound(t *testing.T) {
 	sealed := b.browse("m", fields)
 	b.until("the first is delivered", func() bool { return b.status(d).Delivered == 1 })
 	pause := func(is bool) {
-		if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: &is}); err != nil {
-			t.Fatal(err)
-		}
+		b.change(d, Change{Paused: &is})
 	}
 	pause(true) // so it reads the next two at once
 	b.record(sealed, "m", fields)

@@ -88,7 +88,7 @@ type Config struct {
 	Kinds    []kind.Kind                      // besides the usual ones
 	Roots    *tls.Config                      // nil: the system's
 	Backoff  func(failures int) time.Duration // nil: backoff
-	Interval time.Duration                    // instead of flushInterval, followInterval and leaseInterval; 0: these
+	Interval time.Duration                    // instead of flushInterval, followInterval, leaseInterval and longer waits of kinds; 0: these
 }
 
 // Service delivers events.
@@ -175,12 +175,7 @@ func hashOf(s string) uint32 {
 // runShard runs a shard as long as its lease is held, again and again.
 func (s *Service) runShard(ctx context.Context, i int) {
 	for ctx.Err() == nil {
-		held, release, err := s.lease(ctx, i)
-		if err == nil && held != nil {
-			err = s.runHeld(held, i)
-			err = errors.Join(err, release())
-		}
-		if err != nil && ctx.Err() == nil {
+		if err := s.runLeased(ctx, i); err != nil && ctx.Err() == nil {
 			s.Log.Error("delivery of events stands still, and is tried again", "shard", i, "error", err)
 		}
 		_ = store.Sleep(ctx, cmp.Or(s.Interval, leaseInterval)) // the loop looks at ctx
@@ -190,26 +185,24 @@ func (s *Service) runShard(ctx context.Context, i int) {
 // errStopping is why a shard ends while its lease is held.
 var errStopping = errors.New("the service stops")
 
-// lease returns a context that ends when the shard is not this node's any more; nil when another node has it.
-func (s *Service) lease(ctx context.Context, i int) (held context.Context, release func() error, err error) {
+// runLeased runs a shard until it is not this node's any more. It returns at once when another node has it.
+func (s *Service) runLeased(ctx context.Context, i int) error {
 	if s.Shared == nil {
-		return ctx, func() error { return nil }, nil
+		return s.runHeld(ctx, i)
 	}
 	lease, err := s.Shared.Lease(ctx, fmt.Sprintf("delivery/%d", i))
 	if err != nil || lease == nil {
-		return nil, nil, err
+		return err
 	}
 	held, cancel := context.WithCancelCause(lease.Held())
-	stop := context.AfterFunc(ctx, func() { cancel(errStopping) })
-	return held, func() error {
-		stop()
-		cancel(errStopping)
-		err := lease.Release(context.WithoutCancel(ctx))
-		if errors.Is(err, store.ErrLeaseLost) {
-			return nil
-		}
-		return err
-	}, nil
+	defer cancel(errStopping)
+	defer context.AfterFunc(ctx, func() { cancel(errStopping) })()
+	err = s.runHeld(held, i)
+	released := lease.Release(context.WithoutCancel(ctx))
+	if errors.Is(released, store.ErrLeaseLost) {
+		released = nil
+	}
+	return errors.Join(err, released)
 }
 
 func (s *Service) runHeld(held context.Context, i int) error {

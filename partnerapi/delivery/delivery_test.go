@@ -53,20 +53,14 @@ func newBedWith(t testing.TB, wait func(failures int) time.Duration) *bed {
 	}
 	b.open()
 	t.Cleanup(b.close)
-	p, err := b.engine.AddPartner(t.Context(), "Acme")
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must(b.engine.AddPartner(t.Context(), "Acme"))
 	b.m, b.tag = b.shop(p.ID)
 	return b
 }
 
 func (b *bed) shop(p store.PartnerID) (store.Merchant, store.TagID) {
 	b.t.Helper()
-	m, err := b.engine.AddMerchant(b.t.Context(), p, store.NewMerchant{Name: "Shop"})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	m := must(b.engine.AddMerchant(b.t.Context(), p, store.NewMerchant{Name: "Shop"}))
 	tag, _, err := b.engine.GenerateTag(b.t.Context(), m.ID, store.ClientSide, "")
 	if err != nil {
 		b.t.Fatal(err)
@@ -120,11 +114,9 @@ func (b *bed) close() {
 	b.s = nil
 }
 
-func (b *bed) send(muid, name, fields string) store.EventID {
-	return b.sendTo(b.m.ID, b.tag, muid, name, fields)
-}
+func (b *bed) send(muid, name, fields string) { b.sendTo(b.m.ID, b.tag, muid, name, fields) }
 
-func (b *bed) sendTo(m store.MerchantID, tag store.TagID, muid, name, fields string) store.EventID {
+func (b *bed) sendTo(m store.MerchantID, tag store.TagID, muid, name, fields string) {
 	b.t.Helper()
 	b.n++
 	raw := fmt.Sprintf(`{"event":%q,"muid":%q,"n":%d%s}`, name, muid, b.n, fields)
@@ -132,7 +124,6 @@ func (b *bed) sendTo(m store.MerchantID, tag store.TagID, muid, name, fields str
 	if err := b.engine.Record(b.t.Context(), marks); err != nil {
 		b.t.Fatal(err)
 	}
-	return ""
 }
 
 func (b *bed) create(url string, change func(c *Change)) Destination {
@@ -154,17 +145,23 @@ func (b *bed) createWith(url string, change func(c *Change)) (Destination, map[s
 	return d, made
 }
 
+func (b *bed) change(d Destination, c Change) {
+	b.t.Helper()
+	if _, _, err := b.s.Update(b.t.Context(), b.m, d.ID, c); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bed) replay(d Destination, r Replay) {
+	b.t.Helper()
+	if _, err := b.s.Replay(b.t.Context(), b.m, d.ID, r); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
 func (b *bed) status(d Destination) Status {
 	b.t.Helper()
-	d, err := b.s.Get(b.t.Context(), d.Merchant, d.ID)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	st, err := b.s.Status(b.t.Context(), d)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return st
+	return must(b.s.Status(b.t.Context(), must(b.s.Get(b.t.Context(), d.Merchant, d.ID))))
 }
 
 // until waits for a condition. It is patient: hundreds of requests take a busy machine more than a minute.
@@ -425,9 +422,7 @@ func TestGonePauses(t *testing.T) {
 	}
 	b.send("m", "Purchase", "")
 	s.answerWith(nil)
-	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: new(false)}); err != nil {
-		t.Fatal(err)
-	}
+	b.change(d, Change{Paused: new(false)})
 	b.until("all delivered", func() bool { return b.status(d).Delivered == 2 })
 	b.expectOrder(s.all(), 2)
 }
@@ -438,9 +433,7 @@ func TestAPausedDestinationWaits(t *testing.T) {
 	b.send("m", "Purchase", "")
 	b.until("the first is delivered", func() bool { return b.status(d).Delivered == 1 })
 	pause := func(is bool) {
-		if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: &is}); err != nil {
-			t.Fatal(err)
-		}
+		b.change(d, Change{Paused: &is})
 	}
 	pause(true)
 	for range 10 {
@@ -465,9 +458,7 @@ func TestReplay(t *testing.T) {
 	b.send("m", "Purchase", "")
 	b.until("the last is delivered", func() bool { return b.status(d).Delivered == 1 })
 	from := time.Now().Add(-time.Hour)
-	if _, err := b.s.Replay(t.Context(), b.m, d.ID, Replay{From: &from}); err != nil {
-		t.Fatal(err)
-	}
+	b.replay(d, Replay{From: &from})
 	b.until("all delivered", func() bool { st := b.status(d); return st.Delivered == 22 && st.Replays == 0 })
 	if n := len(distinct(s.all())); n != 21 {
 		t.Errorf("%d different events, want 21", n)
@@ -482,9 +473,7 @@ func TestReplay(t *testing.T) {
 	if again.Status != 200 || again.Answer != "answer 200" || len(again.EventIDs) != 1 {
 		t.Errorf("%+v", again)
 	}
-	if _, err := b.s.Replay(t.Context(), b.m, d.ID, Replay{Delivery: again.ID}); err != nil {
-		t.Fatal(err)
-	}
+	b.replay(d, Replay{Delivery: again.ID})
 	b.until("one is sent again", func() bool { return b.status(d).Delivered == 24 })
 	if last := s.all()[23]; last.Number != 22 {
 		t.Errorf("event %d was sent again", last.Number)
@@ -591,9 +580,7 @@ func TestARetryBehindManyOthers(t *testing.T) {
 	b.send("x", "Purchase", "")
 	b.until("the first", func() bool { return b.status(d).Delivered == 1 })
 	pause := func(is bool) {
-		if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: &is}); err != nil {
-			t.Fatal(err)
-		}
+		b.change(d, Change{Paused: &is})
 	}
 	pause(true)
 	for i := range 32 {
@@ -646,10 +633,7 @@ func TestAnErasureWhileARoundRuns(t *testing.T) {
 		defer sh.mu.Unlock()
 		return len(sh.of[b.m.ID].runners[0].pending) == 1
 	})
-	e, err := b.engine.Erase(t.Context(), b.m.ID, store.Identity{MUID: "A"}, store.ErasureOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := must(b.engine.Erase(t.Context(), b.m.ID, store.Identity{MUID: "A"}, store.ErasureOptions{}))
 	b.until("it is erased", func() bool {
 		list, _, err := b.engine.Erasures(t.Context(), b.m.ID, 0, 10)
 		if err != nil {
@@ -681,10 +665,7 @@ func TestAnErasureBetweenTwoRequestsOfARound(t *testing.T) {
 	})
 	// Another erasure, so that the list of erasures is known already and fresh.
 	erase := func(muid store.MUID) store.ErasureID {
-		e, err := b.engine.Erase(t.Context(), b.m.ID, store.Identity{MUID: muid}, store.ErasureOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := must(b.engine.Erase(t.Context(), b.m.ID, store.Identity{MUID: muid}, store.ErasureOptions{}))
 		return e.ID
 	}
 	erase("other")
@@ -791,10 +772,7 @@ func TestLaterEventsOfAnErasedPerson(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone, err := b.s.erasingOf(t.Context(), b.m.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	gone := must(b.s.erasingOf(t.Context(), b.m.ID))
 	e := kind.Event{Received: store.Received{Event: store.Event{MUID: "x", Raw: []byte(`{"email":" A@example.com"}`)}, ReceivedAt: list[0].At}}
 	if !gone.has(&e) {
 		t.Error("an event from before is sent")
@@ -885,9 +863,7 @@ func TestReplaysAreBounded(t *testing.T) {
 	b.until("it fails", func() bool { return b.status(d).Word == "failing" })
 	from := time.Now().Add(-time.Hour)
 	for range maxReplays {
-		if _, err := b.s.Replay(t.Context(), b.m, d.ID, Replay{From: &from}); err != nil {
-			t.Fatal(err)
-		}
+		b.replay(d, Replay{From: &from})
 	}
 	for range 2 { // begun or not
 		if _, err := b.s.Replay(t.Context(), b.m, d.ID, Replay{From: &from}); store.KindOf(err) != store.KindBusy {
@@ -916,9 +892,7 @@ func TestAPauseWhileARoundRuns(t *testing.T) {
 		b.send("m", "Purchase", "")
 	}
 	pause := func(is bool) {
-		if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: &is}); err != nil {
-			t.Fatal(err)
-		}
+		b.change(d, Change{Paused: &is})
 	}
 	pause(false)
 	<-asked
@@ -973,9 +947,7 @@ func TestAPauseWhileADestinationIsOpened(t *testing.T) {
 	l.next.Store(true)
 	b.send("m", "Purchase", "")
 	<-l.asked
-	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: new(true)}); err != nil {
-		t.Fatal(err)
-	}
+	b.change(d, Change{Paused: new(true)})
 	close(l.release)
 	b.until("it rests", func() bool {
 		sh.mu.Lock()

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -141,7 +142,8 @@ func (s *Service) open(d Destination) (*route, error) {
 		return nil, err
 	}
 	limits := r.target.Limits()
-	r.selection = selection{names: d.Events, noBots: len(k.Consent) > 0, batch: limits.Events, wait: limits.Wait, takesErasures: takesErasures(r.target)}
+	r.selection = selection{names: d.Events, noBots: len(k.Consent) > 0, batch: limits.Events,
+		wait: min(limits.Wait, cmp.Or(s.Interval, limits.Wait)), takesErasures: takesErasures(r.target)}
 	return r, nil
 }
 
@@ -157,59 +159,28 @@ func (d *Destination) deliveryID(id store.EventID) string {
 
 // apply changes a destination. made are the secrets that it has made. fields are the names of what has changed.
 func (s *Service) apply(d *Destination, c Change) (made map[string]string, fields []string, err error) {
-	set := func(name string, given bool, do func() error) {
-		if given && err == nil {
+	if c.Type != nil && d.Type != "" && d.Type != *c.Type {
+		return nil, nil, store.Invalid("type", "cannot be changed")
+	}
+	receiver := kind.Receiver(d.Settings)
+	set := func(name string, given bool, do func()) {
+		if given {
 			fields = append(fields, name)
-			err = do()
+			do()
 		}
 	}
-	set("type", c.Type != nil, func() error {
-		if d.Type != "" && d.Type != *c.Type {
-			return store.Invalid("type", "cannot be changed")
-		}
-		d.Type = *c.Type
-		return nil
-	})
-	set("name", c.Name != nil, func() (err error) {
-		d.Name, err = store.CheckName("name", *c.Name)
-		return err
-	})
-	receiver := kind.Receiver(d.Settings)
-	set("settings", c.Settings != nil && string(c.Settings) != "null", func() error { d.Settings = c.Settings; return nil })
-	set("events", c.Events != nil, func() error {
-		d.Events = nil
-		for _, name := range *c.Events {
-			if !store.IsEventName(name) {
-				return store.Invalid("events", "must be names of events, such as Purchase")
-			}
-		}
-		if len(*c.Events) > maxNames {
-			return store.Invalid("events", "must be at most %d names", maxNames)
-		}
-		if len(*c.Events) > 0 {
-			d.Events = *c.Events
-		}
-		return nil
-	})
-	set("filter", c.Filter != nil, func() error { d.Filter = strings.TrimSpace(*c.Filter); return nil })
-	set("mapping", c.Mapping != nil, func() error { d.Mapping = *c.Mapping; return nil })
-	set("consent", c.Consent != nil, func() error {
-		for _, category := range *c.Consent {
-			if !isCategory(category) {
-				return store.Invalid("consent", "must be categories of Consent Mode, such as analytics_storage")
-			}
-		}
-		if len(*c.Consent) > 10 {
-			return store.Invalid("consent", "must be at most 10")
-		}
-		d.Consent = *c.Consent
-		return nil
-	})
-	set("paused", c.Paused != nil, func() error {
-		d.Paused, d.PausedReason = *c.Paused, ""
-		return nil
-	})
+	set("type", c.Type != nil, func() { d.Type = *c.Type })
+	set("name", c.Name != nil, func() { d.Name, err = store.CheckName("name", *c.Name) })
+	set("settings", c.Settings != nil && string(c.Settings) != "null", func() { d.Settings = c.Settings })
+	set("events", c.Events != nil, func() { d.Events = append([]string(nil), *c.Events...) })
+	set("filter", c.Filter != nil, func() { d.Filter = strings.TrimSpace(*c.Filter) })
+	set("mapping", c.Mapping != nil, func() { d.Mapping = *c.Mapping })
+	set("consent", c.Consent != nil, func() { d.Consent = *c.Consent })
+	set("paused", c.Paused != nil, func() { d.Paused, d.PausedReason = *c.Paused, "" })
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := d.check(); err != nil {
 		return nil, nil, err
 	}
 	k, ok := s.kinds[d.Type]
@@ -232,8 +203,23 @@ func (s *Service) apply(d *Destination, c Change) (made map[string]string, field
 	return made, fields, err
 }
 
-func isCategory(s string) bool {
-	return s != "" && len(s) <= 40 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz_") == ""
+// check returns an error unless the names of events and categories can be used.
+func (d *Destination) check() error {
+	notName := func(name string) bool { return !store.IsEventName(name) }
+	notCategory := func(s string) bool {
+		return s == "" || len(s) > 40 || strings.Trim(s, "abcdefghijklmnopqrstuvwxyz_") != ""
+	}
+	switch {
+	case slices.ContainsFunc(d.Events, notName):
+		return store.Invalid("events", "must be names of events, such as Purchase")
+	case len(d.Events) > maxNames:
+		return store.Invalid("events", "must be at most %d names", maxNames)
+	case slices.ContainsFunc(d.Consent, notCategory):
+		return store.Invalid("consent", "must be categories of Consent Mode, such as analytics_storage")
+	case len(d.Consent) > 10:
+		return store.Invalid("consent", "must be at most 10")
+	}
+	return nil
 }
 
 func (s *Service) applySecrets(d *Destination, k kind.Kind, given map[string]string) (made map[string]string, err error) {
@@ -241,6 +227,7 @@ func (s *Service) applySecrets(d *Destination, k kind.Kind, given map[string]str
 	if d.Secrets == nil {
 		d.Secrets = map[string][]sealed{}
 	}
+	made = map[string]string{}
 	for name := range given {
 		if !slices.ContainsFunc(k.Secrets, func(s kind.Secret) bool { return s.Name == name }) {
 			return nil, store.Invalid("secrets."+name, "is not a secret of this type of destination")
@@ -255,9 +242,6 @@ func (s *Service) applySecrets(d *Destination, k kind.Kind, given map[string]str
 			if of.New == nil {
 				return nil, store.Invalid("secrets."+of.Name, "must not be empty")
 			}
-			if made == nil {
-				made = map[string]string{}
-			}
 			text = of.New()
 			made[of.Name] = text
 		}
@@ -271,9 +255,8 @@ func (s *Service) applySecrets(d *Destination, k kind.Kind, given map[string]str
 		}
 		all := []sealed{s.Keys.seal(d.place(of.Name), text)}
 		if old := d.Secrets[of.Name]; len(old) > 0 && of.New != nil { // where the receiver checks it
-			before := old[0]
-			before.Until = s.Now().UTC().Add(secretOverlap)
-			all = append(all, before)
+			all = append(all, old[0])
+			all[1].Until = s.Now().UTC().Add(secretOverlap)
 		}
 		d.Secrets[of.Name] = all
 	}
@@ -297,28 +280,18 @@ func (s *Service) Create(ctx context.Context, m store.Merchant, c Change) (d Des
 	if made, _, err = s.apply(&d, c); err != nil {
 		return d, nil, err
 	}
-	err = s.put(ctx, m, d.ID, func(old *Destination) (string, error) {
+	err = s.update(ctx, m, d.ID, func(old *Destination) (string, error) {
 		*old = d
 		return "", nil
 	})
 	return d, made, err
 }
 
-// update changes a stored destination in one transaction. The change returns what the audit log says of it. KindNotFound:
-// destination.
-func (s *Service) update(ctx context.Context, m store.Merchant, id string, change func(d *Destination) (detail string, err error)) error {
-	return s.put(ctx, m, id, func(d *Destination) (string, error) {
-		if d.ID == "" {
-			return "", errNoDestination
-		}
-		return change(d)
-	})
-}
-
 var errNoDestination = store.NotFound("destination")
 
-// put is update for a destination that may be new: the change then gets the zero Destination.
-func (s *Service) put(ctx context.Context, m store.Merchant, id string, change func(d *Destination) (detail string, err error)) error {
+// update changes a destination in one transaction. The change gets the zero Destination when there is none, and makes one
+// or leaves it so; then update returns errNoDestination. It returns what the audit log says of the change.
+func (s *Service) update(ctx context.Context, m store.Merchant, id string, change func(d *Destination) (detail string, err error)) error {
 	var d Destination
 	err := s.Engine.UpdateDestination(ctx, m.ID, id, func(content []byte) ([]byte, store.AuditEntry, error) {
 		d = Destination{}
@@ -333,6 +306,8 @@ func (s *Service) put(ctx context.Context, m store.Merchant, id string, change f
 		}
 		action := store.DestinationChanged
 		switch {
+		case d.ID == "" && content == nil:
+			return nil, store.AuditEntry{}, errNoDestination
 		case d.ID == "":
 			return nil, store.AboutMerchant(store.DestinationDeleted, m, id+" "+detail), nil
 		case content == nil:
@@ -351,6 +326,9 @@ func (s *Service) put(ctx context.Context, m store.Merchant, id string, change f
 // Update changes a destination. made is as for Create. KindNotFound: destination.
 func (s *Service) Update(ctx context.Context, m store.Merchant, id string, c Change) (d Destination, made map[string]string, err error) {
 	err = s.update(ctx, m, id, func(old *Destination) (string, error) {
+		if old.ID == "" {
+			return "", errNoDestination
+		}
 		var fields []string
 		var err error
 		made, fields, err = s.apply(old, c)
@@ -451,16 +429,15 @@ func (s *Service) RotateKey(ctx context.Context) (n int, err error) {
 func (s *Service) reseal(d *Destination) error {
 	for name, all := range d.Secrets {
 		for i, of := range all {
-			if s.Keys.isCurrent(of) {
+			if of.Key == s.Keys.current()[0].id {
 				continue
 			}
 			text, err := s.Keys.open(d.place(name), of)
 			if err != nil {
 				return err
 			}
-			until := of.Until
 			all[i] = s.Keys.seal(d.place(name), text)
-			all[i].Until = until
+			all[i].Until = of.Until
 		}
 	}
 	return nil

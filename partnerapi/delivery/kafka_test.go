@@ -11,16 +11,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
-
-	"mtagd/store/testenv"
 )
 
 func kafkaCluster(t *testing.T, with ...kfake.Opt) *kfake.Cluster {
 	t.Helper()
-	c, err := kfake.NewCluster(append(with, kfake.NumBrokers(2), kfake.EnableSASL(), kfake.Superuser("SCRAM-SHA-512", "shop", "secret"))...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(kfake.NewCluster(append(with, kfake.NumBrokers(2), kfake.EnableSASL(), kfake.Superuser("SCRAM-SHA-512", "shop", "secret"))...))
 	t.Cleanup(c.Close)
 	return c
 }
@@ -32,10 +27,7 @@ func kafkaBed(t *testing.T, c *kfake.Cluster, topic string) (*bed, Destination) 
 // readKafka returns the numbers of the first n events of a topic by visitor, in order, and how often each id is there.
 func readKafka(t *testing.T, c *kfake.Cluster, topic string, n int) (numbers map[string][]int, ids map[string]int) {
 	t.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.ConsumeTopics(topic), kgo.SASL(scram.Auth{User: "shop", Pass: "secret"}.AsSha512Mechanism()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must(kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.ConsumeTopics(topic), kgo.SASL(scram.Auth{User: "shop", Pass: "secret"}.AsSha512Mechanism())))
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -69,9 +61,7 @@ func TestKafkaHasEachEvent(t *testing.T) {
 	}
 	b.until("all", func() bool { return b.status(d).Delivered == 300 })
 	from := time.Now().Add(-time.Hour)
-	if _, err := b.s.Replay(t.Context(), b.m, d.ID, Replay{From: &from}); err != nil {
-		t.Fatal(err)
-	}
+	b.replay(d, Replay{From: &from})
 	b.until("all again", func() bool { return b.status(d).Delivered == 600 })
 	numbers, ids := readKafka(t, c, "shop", 600)
 	for muid, all := range numbers {
@@ -108,7 +98,6 @@ func TestKafkaIsTriedAgain(t *testing.T) {
 // A broker may name others, at addresses that are as forbidden as its own would be. This one is for documentation: nobody is
 // there.
 func TestKafkaReachesNoPrivateAddress(t *testing.T) {
-	testenv.NotShort(t, "ten seconds, in which the client asks again")
 	c := kafkaCluster(t, kfake.SeedTopics(1, "shop"))
 	c.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
@@ -132,9 +121,7 @@ func TestKafkaReachesNoPrivateAddress(t *testing.T) {
 func TestKafkaRefusesStrangers(t *testing.T) {
 	c := kafkaCluster(t, kfake.SeedTopics(1, "shop"))
 	b, d := kafkaBed(t, c, "shop")
-	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Secrets: map[string]string{"password": "wrong"}}); err != nil {
-		t.Fatal(err)
-	}
+	b.change(d, Change{Secrets: map[string]string{"password": "wrong"}})
 	b.send("m", "Purchase", "")
 	b.until("it fails", func() bool { return b.status(d).LastError != nil })
 	if n := b.status(d).Delivered; n != 0 {

@@ -20,10 +20,7 @@ import (
 func natsServer(t *testing.T, o server.Options) *server.Server {
 	t.Helper()
 	o.Host, o.Port, o.JetStream, o.StoreDir, o.NoLog, o.NoSigs, o.Username, o.Password = "127.0.0.1", -1, true, t.TempDir(), true, true, "shop", "secret"
-	s, err := server.NewServer(&o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(server.NewServer(&o))
 	s.Start()
 	t.Cleanup(func() {
 		s.Shutdown()
@@ -43,19 +40,10 @@ func TestNATSHasEachEventOnce(t *testing.T) {
 		why := b.status(d).LastError
 		return why != nil && strings.Contains(*why, "no stream takes the subject")
 	})
-	c, err := nats.Connect(s.ClientURL(), nats.UserInfo("shop", "secret"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(nats.Connect(s.ClientURL(), nats.UserInfo("shop", "secret")))
 	t.Cleanup(c.Close)
-	js, err := jetstream.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "SHOP", Subjects: []string{"shop.>"}, MaxMsgSize: 2000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := must(jetstream.New(c))
+	stream := must(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "SHOP", Subjects: []string{"shop.>"}, MaxMsgSize: 2000}))
 	for range 300 {
 		b.send("m", "Purchase", "")
 	}
@@ -63,20 +51,12 @@ func TestNATSHasEachEventOnce(t *testing.T) {
 	b.send("m", "Purchase", "")
 	b.until("all but one", func() bool { st := b.status(d); return st.Delivered == 302 && st.Dead == 1 })
 	from := time.Now().Add(-time.Hour)
-	if _, err := b.s.Replay(t.Context(), b.m, d.ID, Replay{From: &from}); err != nil {
-		t.Fatal(err)
-	}
+	b.replay(d, Replay{From: &from})
 	b.until("all again", func() bool { st := b.status(d); return st.Delivered == 604 && st.Dead == 2 })
-	info, err := stream.Info(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must(stream.Info(t.Context()))
 	var numbers, want []int
 	for seq := range info.State.LastSeq {
-		m, err := stream.GetMsg(t.Context(), seq+1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must(stream.GetMsg(t.Context(), seq+1))
 		var of struct {
 			Event struct{ N int } `json:"raw_data"`
 		}
@@ -97,14 +77,8 @@ func TestNATSHasEachEventOnce(t *testing.T) {
 
 // Credentials and TLS are as the server has them.
 func TestNATSRefusesStrangers(t *testing.T) {
-	user, err := nkeys.CreateUser()
-	if err != nil {
-		t.Fatal(err)
-	}
-	seed, err := user.Seed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	user := must(nkeys.CreateUser())
+	seed := must(user.Seed())
 	creds := fmt.Sprintf("-----BEGIN NATS USER JWT-----\nJWT\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY SEED-----\n%s\n------END USER NKEY SEED------\n", seed)
 	plain := natsServer(t, server.Options{})
 	certificate := httptest.NewUnstartedServer(nil)
@@ -124,9 +98,7 @@ func TestNATSRefusesStrangers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, d := sinkBed(t, "nats", "password", map[string]any{"host": c.s.Addr().String(), "withoutTLS": c.plain})
-			if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Secrets: map[string]string{"password": c.secret}}); err != nil {
-				t.Fatal(err)
-			}
+			b.change(d, Change{Secrets: map[string]string{"password": c.secret}})
 			b.send("m", "Purchase", "")
 			b.until("it fails", func() bool { return b.status(d).LastError != nil })
 			if why := *b.status(d).LastError; !strings.Contains(why, c.want) {

@@ -16,14 +16,11 @@ import (
 // node opens a node on a database.
 func (b *bed) node(url string) *bed {
 	b.t.Helper()
-	engine, err := postgres.Open(b.t.Context(), url, postgres.Options{Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	engine := must(postgres.Open(b.t.Context(), url, postgres.Options{Log: slog.New(slog.DiscardHandler)}))
 	n := &bed{t: b.t, engine: engine, keys: b.keys, allow: b.allow}
 	n.s = Open(Config{
 		Engine: engine, Shared: engine.(store.Shared), Keys: b.keys, Allow: b.allow, Log: slog.New(slog.NewTextHandler(&n.log, nil)), Now: time.Now,
-		Backoff: func(int) time.Duration { return 20 * time.Millisecond }, Interval: 20 * time.Millisecond,
+		Backoff: func(int) time.Duration { return 20 * time.Millisecond }, Interval: 100 * time.Millisecond, // eight shards of each node ask the database so often
 	})
 	b.t.Cleanup(n.close)
 	return n
@@ -34,10 +31,7 @@ func TestTwoNodesDeliverEachEventInOrder(t *testing.T) {
 	url := pgtest.NewServer(t).URL("postgres")
 	b := newBed(t)
 	first := b.node(url)
-	p, err := first.engine.AddPartner(t.Context(), "Acme")
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must(first.engine.AddPartner(t.Context(), "Acme"))
 	s := newSink(t)
 	var destinations []Destination
 	for range 4 { // in several shards
@@ -106,9 +100,6 @@ func tagOf(t *testing.T, e store.Engine, m store.MerchantID) store.TagID {
 
 func mustMerchant(t *testing.T, e store.Engine, id store.MerchantID) store.Merchant {
 	t.Helper()
-	m, err := e.Merchant(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must(e.Merchant(t.Context(), id))
 	return m
 }

@@ -135,35 +135,25 @@ func (sh *shard) request(r kind.Request, failures int) sent {
 	return s
 }
 
-// cutOff cuts off the oldest requests, at most a quarter at once, if destinations wait for places or memory, and reports
-// whether they do. The caller holds mu.
-func (sh *shard) cutOff() (short bool) {
-	n := sh.hungry
-	if sh.healthy.free == 0 {
-		n += len(sh.healthy.waiting)
-	}
-	if n == 0 {
-		return false
-	}
-	oldest := slices.SortedFunc(maps.Keys(sh.calls), func(a, b *call) int { return a.began.Compare(b.began) })
-	for _, c := range oldest[:min(n, (len(oldest)+3)/4)] {
-		if time.Since(c.began) < max(patience, 4*sh.usual) {
-			break
-		}
-		c.cut()
-		delete(sh.calls, c)
-	}
-	return true
-}
-
-// relieve cuts off requests as long as destinations wait for places or memory.
+// relieve cuts off the oldest requests, at most a quarter at once, as long as destinations wait for places or memory.
 func (sh *shard) relieve() {
 	for {
 		sh.mu.Lock()
-		short := sh.cutOff()
-		sh.short = short
+		n := sh.hungry
+		if sh.healthy.free == 0 {
+			n += len(sh.healthy.waiting)
+		}
+		oldest := slices.SortedFunc(maps.Keys(sh.calls), func(a, b *call) int { return a.began.Compare(b.began) })
+		for _, c := range oldest[:min(n, (len(oldest)+3)/4)] {
+			if time.Since(c.began) < max(patience, 4*sh.usual) {
+				break
+			}
+			c.cut()
+			delete(sh.calls, c)
+		}
+		sh.short = n > 0
 		sh.mu.Unlock()
-		if !short || !sh.sleep(patience/10) {
+		if n == 0 || !sh.sleep(patience/10) {
 			return
 		}
 	}

@@ -117,9 +117,7 @@ func TestMetaGetsWhatItTakes(t *testing.T) {
 		st := b.status(d)
 		return st.Word == "failing" && strings.Contains(*st.LastError, "token")
 	})
-	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Secrets: map[string]string{"accessToken": "right"}}); err != nil {
-		t.Fatal(err)
-	}
+	b.change(d, Change{Secrets: map[string]string{"accessToken": "right"}})
 	b.until("delivered", func() bool { return b.status(d).Delivered == 1 })
 	p.mu.Lock()
 	body := p.body
@@ -188,10 +186,7 @@ func TestLongReasons(t *testing.T) {
 	}
 	b.send("m", "Purchase", agreed+`,"email":"a@example.com","event_id":"again"`)
 	b.until("it fails", func() bool { return b.status(d).Word == "failing" })
-	all, err := b.s.Deliveries(t.Context(), d, "", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must(b.s.Deliveries(t.Context(), d, "", ""))
 	reasons := []string{*b.status(d).LastError}
 	for _, one := range all {
 		reasons = append(reasons, one.Reason)
@@ -240,9 +235,7 @@ func TestALongPageIsAFailure(t *testing.T) {
 	b, p := newBed(t), newPlatform(t, func(*http.Request, map[string]any) (int, string, []string) { return 200, page, nil })
 	d := b.createPlatform("meta", fmt.Sprintf(`{"pixelId":"123456","endpoint":%q}`, p.URL), map[string]string{"accessToken": "right"})
 	pause := func(is bool) {
-		if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: &is}); err != nil {
-			t.Fatal(err)
-		}
+		b.change(d, Change{Paused: &is})
 	}
 	pause(true)
 	for i := range 3 {
@@ -594,10 +587,7 @@ func TestEachPlatformGetsWhatItTakes(t *testing.T) {
 			if st.Delivered != e.delivered || st.Filtered != e.filtered || st.Dead != e.dead || st.NoConsent != 1 {
 				t.Errorf("it has %+v, want %+v", st, e)
 			}
-			letters, err := b.s.Deliveries(t.Context(), destinations[e.kind], "", "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			letters := must(b.s.Deliveries(t.Context(), destinations[e.kind], "", ""))
 			for _, l := range letters {
 				if strings.Contains(l.Answer, "out of range") {
 					t.Errorf("it got an event that is too old: %+v", l)

@@ -31,33 +31,27 @@ func (r *runner) noteBegun() {
 // replayDeliveries begins to replay the events of dead letters or of one delivery, or discards the dead letters. It returns
 // false when it must be tried again.
 func (sh *shard) replayDeliveries(r *runner, replay Replay) (begun bool) {
-	kinds := []store.DocumentKind{store.DeadLetters}
-	if replay.Delivery != "" {
-		kinds = append(kinds, store.Deliveries)
+	err := sh.flush(sh.ctx) // the replay must find the deliveries that are not written yet
+	var all []Delivery
+	if err == nil {
+		all, err = sh.s.deliveries(sh.ctx, r.merchant, r.id)
 	}
-	failed := sh.flush(sh.ctx) // the replay must find the deliveries that are not written yet
+	if err != nil {
+		sh.s.Log.Warn("a replay cannot begin yet", "destination", r.id, "error", err)
+		return false
+	}
 	var ranges []replaying
 	var gone []store.Document
-	for _, kind := range kinds {
-		docs, err := sh.s.deliveries(sh.ctx, kind, r.merchant, r.id)
-		if failed == nil {
-			failed = err
+	for _, d := range all {
+		if wanted := d.ID == replay.Delivery || replay.Delivery == "" && d.State == Dead; !wanted {
+			continue
 		}
-		for _, d := range docs {
-			if replay.Delivery != "" && d.ID != replay.Delivery {
-				continue
-			}
-			if !replay.Discard {
-				ranges = append(ranges, replaying{Of: replay.ID, After: d.After, UpTo: d.UpTo})
-			}
-			if d.State == Dead {
-				gone = append(gone, store.Document{Kind: kind, Merchant: r.merchant, ID: r.id + "/" + d.ID})
-			}
+		if !replay.Discard {
+			ranges = append(ranges, replaying{Of: replay.ID, After: d.After, UpTo: d.UpTo})
 		}
-	}
-	if failed != nil {
-		sh.s.Log.Warn("a replay cannot begin yet", "destination", r.id, "error", failed)
-		return false
+		if d.State == Dead {
+			gone = append(gone, d.document(r.merchant, r.id))
+		}
 	}
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -78,15 +72,13 @@ func (sh *shard) forget(m store.MerchantID, id string) {
 	sh.flushing.Lock() // a flush may be about to write it
 	defer sh.flushing.Unlock()
 	gone := []store.Document{{Kind: store.DeliveryStates, Merchant: m, ID: id}}
-	for _, kind := range []store.DocumentKind{store.Deliveries, store.DeadLetters} {
-		all, err := s.deliveries(ctx, kind, m, id)
-		if err != nil {
-			s.Log.Warn("deliveries of a destination that was deleted stay until the next start", "error", err)
-			return
-		}
-		for _, d := range all {
-			gone = append(gone, store.Document{Kind: kind, Merchant: m, ID: id + "/" + d.ID})
-		}
+	all, err := s.deliveries(ctx, m, id)
+	if err != nil {
+		s.Log.Warn("deliveries of a destination that was deleted stay until the next start", "error", err)
+		return
+	}
+	for _, d := range all {
+		gone = append(gone, d.document(m, id))
 	}
 	if err := s.Engine.PutDocuments(ctx, gone); err != nil {
 		s.Log.Warn("deliveries of a destination that was deleted stay", "error", err)

@@ -38,8 +38,7 @@ func (r *runner) retry(rt *route, due []retry) {
 	sh := r.sh
 	sh.mu.Unlock()
 	var items []*item
-	var gone []retry    // erased, or past their retention
-	var foreign []retry // read from another store
+	var gone, foreign []retry // erased, or past their retention; read from another store
 	var failed error
 	for _, e := range due {
 		one, err := r.readAgain(e)

@@ -190,15 +190,6 @@ func (r *runner) hand(one *item) {
 	r.kick()
 }
 
-// attach makes the shard hand new events to the destination. It reads the events between its last read and now by itself.
-func (r *runner) attach() {
-	if r.attached || !r.isOn() {
-		return
-	}
-	r.attached, r.joined = true, r.sh.head
-	r.markDirty()
-}
-
 // detach drops the pending events: the destination reads them again by itself.
 func (r *runner) detach() {
 	if !r.attached {
@@ -341,7 +332,8 @@ func (r *runner) sendMissed(rt *route) {
 		r.read = r.joined
 	default:
 		if r.read = p.at; p.end == q.UpTo && r.sh.of[r.merchant] != nil && r.sh.of[r.merchant].listed {
-			r.attach()
+			// The shard hands it new events. Those between its last read and now it reads by itself.
+			r.attached, r.joined = r.isOn(), r.sh.head
 		} else { // the shard must first read up to here, or learn of the merchant
 			r.early = true
 			r.sh.early = append(r.sh.early, r)

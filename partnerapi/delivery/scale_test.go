@@ -25,10 +25,7 @@ var many = flag.Int("destinations", 500, "destinations of TestDrillManyDestinati
 func TestDrillManyDestinations(t *testing.T) {
 	testenv.Drill(t)
 	b := newBedWith(t, backoff)
-	hole, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
-	if err != nil {
-		t.Fatal(err)
-	}
+	hole := must(net.Listen("tcp", "127.0.0.1:0")) // takes connections, and says nothing
 	defer hole.Close()
 	var mu sync.Mutex
 	sentAt, lags := map[string]time.Time{}, []time.Duration(nil)

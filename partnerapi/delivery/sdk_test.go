@@ -72,18 +72,12 @@ func TestRequestsAreThoseOfTheSDKs(t *testing.T) {
 		if fbc := object(one, "user_data")["fbc"]; fbc != nil {
 			clear.Fields["fbc"] = fbc // the SDK does not make it
 		}
-		text, err := json.Marshal(clear.Fields)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must(json.Marshal(clear.Fields))
 		of.Meta = append(of.Meta, event{"Purchase", clear.Time.Unix(), string(clear.MUID), one["event_source_url"], text})
 		body := requestOf(t, "googleads", "Purchase", fields)
 		want.Google, of.Google = append(want.Google, body), append(of.Google, body)
 	}
-	input, err := json.Marshal(of)
-	if err != nil {
-		t.Fatal(err)
-	}
+	input := must(json.Marshal(of))
 	run := exec.CommandContext(t.Context(), node, "testdata/sdk/serialise.js")
 	run.Stdin = bytes.NewReader(input)
 	out, err := run.Output()
@@ -110,10 +104,7 @@ func TestRequestsAreThoseOfTheSDKs(t *testing.T) {
 // does not.
 func TestDrillRequestsFitThePublishedDescriptions(t *testing.T) {
 	testenv.Drill(t)
-	text, err := os.ReadFile("testdata/schemas.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile("testdata/schemas.json"))
 	schemas := map[string]*openapi3.Schema{}
 	if err := json.Unmarshal(text, &schemas); err != nil {
 		t.Fatal(err)

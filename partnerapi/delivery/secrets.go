@@ -50,12 +50,11 @@ func OpenKeyring(path string) (*Keyring, error) {
 
 func readKeys(path string) (keys []key, err error) {
 	text, err := os.ReadFile(path)
-	if err != nil {
+	info, missing := os.Stat(path)
+	if err := errors.Join(err, missing); err != nil {
 		return nil, err
 	}
-	if info, err := os.Stat(path); err != nil {
-		return nil, err
-	} else if info.Mode().Perm()&0o077 != 0 {
+	if info.Mode().Perm()&0o077 != 0 {
 		return nil, fmt.Errorf("%s must be readable by its owner alone: chmod 600", path)
 	}
 	for line := range strings.Lines(string(text)) {
@@ -64,11 +63,11 @@ func readKeys(path string) (keys []key, err error) {
 		if !ok || err != nil || len(raw) != 32 {
 			return nil, fmt.Errorf("%s is not a file of keys: %s", path, adviceKeys) // without the line
 		}
-		added, err := newKey(id, raw)
+		aead, err := newAEAD(raw)
 		if err != nil {
 			return nil, err
 		}
-		keys = append(keys, added)
+		keys = append(keys, key{id, aead})
 	}
 	if len(keys) == 0 {
 		return nil, fmt.Errorf("%s has no key: %s", path, adviceKeys)
@@ -78,20 +77,20 @@ func readKeys(path string) (keys []key, err error) {
 
 const adviceKeys = "put a copy of the right one back. If there is none, remove the file, start, and set the secrets of all destinations again"
 
-func newKey(id string, raw []byte) (key, error) {
+func newAEAD(raw []byte) (cipher.AEAD, error) {
 	block, err := aes.NewCipher(raw)
 	if err != nil {
-		return key{}, err
+		return nil, err
 	}
-	aead, err := cipher.NewGCM(block)
-	return key{id, aead}, err
+	return cipher.NewGCMWithRandomNonce(block)
 }
 
 // Rotate puts a new key before the others. Secrets that others have encrypted can still be read.
 func (k *Keyring) Rotate() error {
 	var raw [32]byte
 	_, _ = rand.Read(raw[:]) // never fails
-	added, err := newKey(strings.ToLower(rand.Text()[:8]), raw[:])
+	id := strings.ToLower(rand.Text()[:8])
+	aead, err := newAEAD(raw[:])
 	if err != nil {
 		return err
 	}
@@ -101,11 +100,11 @@ func (k *Keyring) Rotate() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	text := added.id + " " + base64.StdEncoding.EncodeToString(raw[:]) + "\n" + string(old)
+	text := id + " " + base64.StdEncoding.EncodeToString(raw[:]) + "\n" + string(old)
 	if err := writeFile(k.path, text); err != nil {
 		return err
 	}
-	k.keys = append([]key{added}, k.keys...)
+	k.keys = append([]key{{id, aead}}, k.keys...)
 	return nil
 }
 
@@ -129,56 +128,40 @@ func writeFile(path, text string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
+// current returns the keys; the first one encrypts.
+func (k *Keyring) current() []key {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.keys
+}
+
 // seal encrypts a secret. It can only be opened for the same place, such as "destination/signing".
 func (k *Keyring) seal(place, secret string) sealed {
-	k.mu.RLock()
-	current := k.keys[0]
-	k.mu.RUnlock()
-	nonce := make([]byte, current.aead.NonceSize())
-	_, _ = rand.Read(nonce) // never fails
-	return sealed{Key: current.id, Box: current.aead.Seal(nonce, nonce, []byte(secret), []byte(place))}
+	by := k.current()[0]
+	return sealed{Key: by.id, Box: by.aead.Seal(nil, nil, []byte(secret), []byte(place))}
 }
 
 var errNoKey = errors.New("a secret cannot be read: the key file does not have its key. Set the secrets again, or put the right key file back")
 
 func (k *Keyring) open(place string, s sealed) (string, error) {
-	of, ok := k.find(s.Key)
-	if !ok { // another node has rotated the keys
-		keys, err := readKeys(k.path)
-		if err != nil {
+	with := func(of key) bool { return of.id == s.Key }
+	keys := k.current()
+	i := slices.IndexFunc(keys, with)
+	if i < 0 { // another node has rotated the keys
+		var err error
+		if keys, err = readKeys(k.path); err != nil {
 			return "", errNoKey
 		}
 		k.mu.Lock()
 		k.keys = keys
 		k.mu.Unlock()
-		if of, ok = k.find(s.Key); !ok {
+		if i = slices.IndexFunc(keys, with); i < 0 {
 			return "", errNoKey
 		}
 	}
-	n := of.aead.NonceSize()
-	if len(s.Box) < n {
-		return "", errNoKey
-	}
-	text, err := of.aead.Open(nil, s.Box[:n], s.Box[n:], []byte(place))
+	text, err := keys[i].aead.Open(nil, nil, s.Box, []byte(place))
 	if err != nil {
 		return "", errNoKey
 	}
 	return string(text), nil
-}
-
-func (k *Keyring) find(id string) (key, bool) {
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	i := slices.IndexFunc(k.keys, func(of key) bool { return of.id == id })
-	if i < 0 {
-		return key{}, false
-	}
-	return k.keys[i], true
-}
-
-// isCurrent reports whether a secret is encrypted by the first key.
-func (k *Keyring) isCurrent(s sealed) bool {
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	return s.Key == k.keys[0].id
 }

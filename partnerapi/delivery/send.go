@@ -29,11 +29,19 @@ const (
 // isFinal reports whether nothing is left to do for the event.
 func (f fate) isFinal() bool { return f != unsent && f != again }
 
-// round is what became of some events.
+// round sends some events, and notes what becomes of each.
 type round struct {
-	items      []*item
-	fates      []fate
-	reasons    []string
+	r        *runner
+	isRetry  bool
+	failures int       // in a row, before the round
+	since    time.Time // when the first of these was
+	isProbe  bool      // the events test whether the destination has recovered: they are few
+	items    []*item
+	fates    []fate // each lane sets those of its own events
+	reasons  []string
+
+	mu         sync.Mutex // guards all that follows, while lanes send
+	erasing    erasing    // as of the last refresh
 	deliveries []Delivery
 	responded  bool // the destination has taken or refused something: it is there
 	answered   bool // it is there, or something answers in its place
@@ -44,49 +52,46 @@ type round struct {
 
 // send sends events, each visitor's in order. It changes nothing of the runner. The caller does not hold mu.
 func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
-	sh := r.sh
-	d := &round{items: items, fates: make([]fate, len(items)), reasons: make([]string, len(items))}
-	gone, err := sh.erasingOf(r.merchant)
-	if err != nil {
-		d.reason = notKnown
+	d := &round{r: r, isRetry: isRetry, items: items, fates: make([]fate, len(items)), reasons: make([]string, len(items))}
+	if !d.refresh() {
 		for i := range d.fates {
 			d.fates[i] = again
 		}
 		return d
 	}
-	sh.mu.Lock()
-	l := &sender{r: r, d: d, isRetry: isRetry, failures: r.st.Failures, since: r.st.FailingSince, gone: gone}
-	l.isProbe = l.failures > 0 && !r.expiring(rt)
+	r.sh.mu.Lock()
+	d.failures, d.since = r.st.Failures, r.st.FailingSince
+	d.isProbe = d.failures > 0 && !r.expiring(rt)
 	blocked := map[uint32]bool{}
 	if !isRetry {
 		blocked = r.blocked()
 	}
-	sh.mu.Unlock()
+	r.sh.mu.Unlock()
 	lanes := make([][]int, max(1, rt.target.Limits().Lanes))
 	// A failed request ends its lane. The next pass of the loop sends the events of the lane's other visitors, because the
 	// destination may fail on a few events only. There is a next pass if the destination responded, or if this is a test of
 	// whether it has recovered.
-	for left, before := true, -1; left && before != l.final(); {
-		left, before = false, l.final()
+	for left, before := true, -1; left && before != d.final(); {
+		left, before = false, d.final()
 		clear(lanes)
 		for i, one := range items {
 			switch {
 			case d.fates[i].isFinal():
 			case blocked[one.who]:
-				l.judge(rt, i, new(kind.Event))
+				d.judge(rt, i, new(kind.Event))
 			default:
 				left = true
 				lane := int(one.who) % len(lanes)
 				lanes[lane] = append(lanes[lane], i)
 			}
 		}
-		l.sendLanes(lanes)
+		d.sendLanes(lanes)
 		for i, f := range d.fates {
 			if f == again {
 				blocked[items[i].who] = true
 			}
 		}
-		left = left && (d.responded || l.isProbe && d.answered && d.retryAfter == 0) && r.routeNow() != nil
+		left = left && (d.responded || d.isProbe && d.answered && d.retryAfter == 0) && r.routeNow() != nil
 	}
 	return d
 }
@@ -103,8 +108,8 @@ func (r *runner) routeNow() *route {
 }
 
 // final returns how many events have a fate other than unsent.
-func (l *sender) final() (n int) {
-	for _, f := range l.d.fates {
+func (d *round) final() (n int) {
+	for _, f := range d.fates {
 		if f != unsent {
 			n++
 		}
@@ -112,28 +117,15 @@ func (l *sender) final() (n int) {
 	return n
 }
 
-// sender sends the events of a round.
-type sender struct {
-	r        *runner
-	isRetry  bool
-	failures int       // in a row
-	isProbe  bool      // the events test whether the destination has recovered: they are few
-	since    time.Time // time of the first of these failures
-	gone     erasing   // as of the last refresh
-
-	mu sync.Mutex // guards d and gone, except the fates and reasons: each lane has its own
-	d  *round
-}
-
 // sendLanes sends the events of several lanes, at the same time while places are free.
-func (l *sender) sendLanes(lanes [][]int) {
+func (d *round) sendLanes(lanes [][]int) {
 	var sending sync.WaitGroup
 	for i, places := range lanes {
 		if len(places) == 0 {
 			continue
 		}
-		one := &lane{sender: l}
-		if i < len(lanes)-1 && l.r.sh.alongside(&sending, func() { one.run(places) }) {
+		one := &lane{round: d}
+		if i < len(lanes)-1 && d.r.sh.alongside(&sending, func() { one.run(places) }) {
 			continue
 		}
 		one.run(places)
@@ -143,7 +135,7 @@ func (l *sender) sendLanes(lanes [][]int) {
 
 // lane sends events in order: a request must be taken before the next one is sent.
 type lane struct {
-	*sender
+	*round
 	stopped bool // a request has failed: later events must not overtake it
 }
 
@@ -172,15 +164,15 @@ func (l *lane) run(places []int) {
 }
 
 // judge makes e an event that is to be sent. For any other event it notes the fate, and returns false.
-func (l *sender) judge(rt *route, i int, e *kind.Event) bool {
-	one, now, limits := l.d.items[i], l.r.sh.s.Now(), rt.target.Limits()
-	*e = kind.Event{Received: one.event, Place: i}
-	fate, reason := rt.judge(e, l.isErased(e), now)
-	if fate == unsent && !l.isRetry && !l.since.IsZero() && limits.GivesUp(e.ReceivedAt, now) && limits.GivesUp(l.since, now) {
+func (d *round) judge(rt *route, i int, e *kind.Event) bool {
+	now, limits := d.r.sh.s.Now(), rt.target.Limits()
+	*e = kind.Event{Received: d.items[i].event, Place: i}
+	fate, reason := rt.judge(e, d.isErased(e), now)
+	if fate == unsent && !d.isRetry && !d.since.IsZero() && limits.GivesUp(e.ReceivedAt, now) && limits.GivesUp(d.since, now) {
 		fate, reason = expired, fmt.Sprintf("the destination did not take it for %d hours", int(limits.MaxAge.Hours()))
 	}
 	if fate != unsent {
-		l.d.fates[i], l.d.reasons[i] = fate, reason
+		d.fates[i], d.reasons[i] = fate, reason
 		return false
 	}
 	e.Delivery = rt.deliveryID(e.ID)
@@ -211,24 +203,24 @@ func (rt *route) judge(e *kind.Event, isErased bool, now time.Time) (f fate, why
 }
 
 // isErased reports whether an event is erased, as far as known at the last refresh.
-func (l *sender) isErased(e *kind.Event) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.gone.has(e)
+func (d *round) isErased(e *kind.Event) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.erasing.has(e)
 }
 
 const notKnown = "it is not known now which events are being erased"
 
-// refresh reads the erasures again. It reports whether they are known.
-func (l *sender) refresh() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	gone, err := l.r.sh.erasingOf(l.r.merchant)
+// refresh reads the erasures. It reports whether they are known.
+func (d *round) refresh() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now, err := d.r.sh.erasingOf(d.r.merchant)
 	if err != nil {
-		l.d.reason = notKnown
+		d.reason = notKnown
 		return false
 	}
-	l.gone = gone
+	d.erasing = now
 	return true
 }
 
@@ -240,8 +232,8 @@ func (l *lane) send(rt *route, events []*kind.Event) {
 	requests, refusals := rt.target.Requests(events, l.r.sh.s.Now())
 	for _, refusal := range refusals {
 		at := events[refusal.Event].Place
-		if l.d.fates[at], l.d.reasons[at] = dead, refusal.Reason; refusal.Skipped {
-			l.d.fates[at] = filtered
+		if l.fates[at], l.reasons[at] = dead, refusal.Reason; refusal.Skipped {
+			l.fates[at] = filtered
 		}
 	}
 	for n, request := range requests {
@@ -264,7 +256,7 @@ func (l *lane) send(rt *route, events []*kind.Event) {
 		of, left := make([]*kind.Event, len(request.Events)), []*kind.Event(nil)
 		for i, at := range request.Events {
 			if of[i] = events[at]; l.isErased(of[i]) { // erased since it was judged
-				l.d.fates[of[i].Place] = erased
+				l.fates[of[i].Place] = erased
 			} else {
 				left = append(left, of[i])
 			}
@@ -302,20 +294,20 @@ func (l *lane) request(rt *route, request kind.Request, of []*kind.Event) {
 		}
 	}
 	if v.Outcome != kind.Done {
-		l.d.reason = v.Reason
+		l.reason = v.Reason
 	}
-	l.d.responded = l.d.responded || v.Outcome == kind.Done || v.Outcome == kind.Refused && len(of) == 1 // a larger request is sent again in halves
-	l.d.answered = l.d.answered || sent.err == nil
-	l.d.retryAfter = max(l.d.retryAfter, sent.retryAfter(sh.s.Now()))
-	l.d.gone = l.d.gone || v.Outcome == kind.Gone
-	l.d.deliveries = append(l.d.deliveries, l.describe(state, sent, v.Reason, of))
-	if n := len(l.d.deliveries); n > keptDeliveries {
-		l.d.deliveries = slices.Delete(l.d.deliveries, 0, n-keptDeliveries)
+	l.responded = l.responded || v.Outcome == kind.Done || v.Outcome == kind.Refused && len(of) == 1 // a larger request is sent again in halves
+	l.answered = l.answered || sent.err == nil
+	l.retryAfter = max(l.retryAfter, sent.retryAfter(sh.s.Now()))
+	l.gone = l.gone || v.Outcome == kind.Gone
+	l.deliveries = append(l.deliveries, l.describe(state, sent, v.Reason, of))
+	if n := len(l.deliveries); n > keptDeliveries {
+		l.deliveries = slices.Delete(l.deliveries, 0, n-keptDeliveries)
 	}
 	l.mu.Unlock()
 	sh.s.metrics.requests.WithLabelValues(rt.Type, string(state)).Inc()
 	sh.s.metrics.took.Observe(sent.took.Seconds())
-	set := func(at int, f fate, reason string) { l.d.fates[of[at].Place], l.d.reasons[of[at].Place] = f, reason }
+	set := func(at int, f fate, reason string) { l.fates[of[at].Place], l.reasons[of[at].Place] = f, reason }
 	switch {
 	case v.Outcome == kind.Refused && len(of) > 1: // perhaps one event is the reason
 		l.send(rt, of[:len(of)/2])
@@ -346,7 +338,7 @@ func (l *lane) request(rt *route, request kind.Request, of []*kind.Event) {
 func (l *lane) describe(state DeliveryState, sent sent, reason string, of []*kind.Event) Delivery {
 	items := make([]*item, len(of))
 	for i, one := range of {
-		items[i] = l.d.items[one.Place]
+		items[i] = l.items[one.Place]
 	}
 	d := describe(items, l.r.sh.s.Now())
 	d.State, d.Status, d.Took, d.Answer = state, sent.answer.Status, sent.took, first(sent.answer.Body, keptAnswer)

@@ -90,10 +90,7 @@ const order = `{"event_id":"p1","value":89.5,"currency":"eur","order_id":"o1","e
 // TestWhatPlatformsAreSent compares the requests for one order with testdata/sent.json. The hashes of microsoft are those of
 // its guide.
 func TestWhatPlatformsAreSent(t *testing.T) {
-	text, err := os.ReadFile("testdata/sent.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile("testdata/sent.json"))
 	type sent struct {
 		URL     string            `json:"url"`
 		Headers map[string]string `json:"headers"`
@@ -162,10 +159,7 @@ var predefined = strings.Fields("PageView ViewContent ViewItem Login Signup Comp
 // TestPlatformsNamePredefinedEvents shows the name of each pre-defined event at each platform, as testdata/names.json has
 // it; a missing one is left out.
 func TestPlatformsNamePredefinedEvents(t *testing.T) {
-	text, err := os.ReadFile("testdata/names.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile("testdata/names.json"))
 	want, got := map[string]map[string]string{}, map[string]map[string]string{}
 	if err := json.Unmarshal(text, &want); err != nil {
 		t.Fatal(err)
@@ -210,10 +204,7 @@ func TestGoogleTokenIsValid(t *testing.T) {
 		}
 		now := time.Now()
 		requests, _ := openPlatform(t, k, nil).Requests([]*kind.Event{newEvent(t, "Purchase", order)}, now)
-		token, err := jwt.ParseSigned(strings.TrimPrefix(requests[0].Header.Get("Authorization"), "Bearer "), []jose.SignatureAlgorithm{jose.RS256})
-		if err != nil {
-			t.Fatal(err)
-		}
+		token := must(jwt.ParseSigned(strings.TrimPrefix(requests[0].Header.Get("Authorization"), "Bearer "), []jose.SignatureAlgorithm{jose.RS256}))
 		var claims jwt.Claims
 		var scope struct {
 			Scope string `json:"scope"`

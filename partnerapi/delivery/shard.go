@@ -30,7 +30,7 @@ type shard struct {
 	of        map[store.MerchantID]*group
 	changed   bool         // the set of merchants has changed since the last read
 	head      store.Cursor // attached destinations were handed everything up to here
-	flushed   headState
+	flushed   store.Cursor // head, as it is stored
 	dirty     map[*runner]bool
 	early     []*runner // destinations that wait to be attached
 	erasing   map[store.MerchantID]erasing
@@ -95,7 +95,7 @@ func (s *Service) openShard(ctx context.Context, i int) (*shard, error) {
 			known[string(doc.Merchant)+"/"+doc.ID] = st
 		}
 	}
-	if sh.flushed = (headState{sh.head}); !hasHead {
+	if sh.flushed = sh.head; !hasHead {
 		if sh.head, err = s.Engine.Latest(ctx); err != nil {
 			return nil, err
 		}
@@ -246,6 +246,9 @@ func (sh *shard) merchants(before []store.MerchantID) (all []store.MerchantID, c
 	if !sh.changed {
 		return before, false, nil
 	}
+	hasAttached := func(of *group) bool {
+		return slices.ContainsFunc(of.runners, func(r *runner) bool { return r.attached })
+	}
 	if len(before) == 0 && !slices.ContainsFunc(slices.Collect(maps.Values(sh.of)), hasAttached) {
 		// No destination needs what came in before.
 		sh.mu.Unlock()
@@ -262,10 +265,6 @@ func (sh *shard) merchants(before []store.MerchantID) (all []store.MerchantID, c
 	}
 	sh.changed = false
 	return all, true, nil
-}
-
-func hasAttached(of *group) bool {
-	return slices.ContainsFunc(of.runners, func(r *runner) bool { return r.attached })
 }
 
 // readOnce reads the new events for the attached destinations. Only its caller moves head.

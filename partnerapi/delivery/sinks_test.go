@@ -27,10 +27,7 @@ import (
 // sinkBed is a bed with a destination that is a sink of the partner's own.
 func sinkBed(t *testing.T, kind, secret string, settings map[string]any) (*bed, Destination) {
 	b := newBed(t)
-	text, err := json.Marshal(settings)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(json.Marshal(settings))
 	return b, b.create("", func(c *Change) {
 		c.Type, c.Settings, c.Secrets = &kind, text, map[string]string{secret: "secret"}
 	})
@@ -38,10 +35,7 @@ func sinkBed(t *testing.T, kind, secret string, settings map[string]any) (*bed, 
 
 func TestPostgreSQLHasEachEventOnce(t *testing.T) {
 	server := pgtest.NewServerWith(t, pgtest.Options{TCP: true})
-	c, err := pgx.Connect(t.Context(), server.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(pgx.Connect(t.Context(), server.URL("postgres")))
 	t.Cleanup(func() { _ = c.Close(t.Context()) })
 	config := c.Config()
 	b, d := sinkBed(t, "postgresql", "password", map[string]any{
@@ -54,9 +48,7 @@ func TestPostgreSQLHasEachEventOnce(t *testing.T) {
 	b.send("m", "Purchase", "")
 	b.until("all but one", func() bool { st := b.status(d); return st.Delivered == 4 && st.Dead == 1 })
 	from := time.Now().Add(-time.Hour)
-	if _, err := b.s.Replay(t.Context(), b.m, d.ID, Replay{From: &from}); err != nil {
-		t.Fatal(err)
-	}
+	b.replay(d, Replay{From: &from})
 	b.until("all again", func() bool { st := b.status(d); return st.Delivered == 8 && st.Dead == 2 })
 	var rows, sum int
 	var value float64
@@ -195,31 +187,17 @@ func TestS3HasFilesOfParquet(t *testing.T) {
 	}
 	b.until("all", func() bool { return b.status(d).Delivered == 1000 })
 	// What is sent again does not replace a file that has more.
-	if _, err := b.s.Replay(t.Context(), b.m, d.ID, Replay{To: &first}); err != nil {
-		t.Fatal(err)
-	}
+	b.replay(d, Replay{To: &first})
 	b.until("the first again", func() bool { return b.status(d).Delivered == 1001 })
-	list, err := backend.ListBucket("shop", &gofakes3.Prefix{HasPrefix: true, Prefix: "events/date="}, gofakes3.ListBucketPage{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := must(backend.ListBucket("shop", &gofakes3.Prefix{HasPrefix: true, Prefix: "events/date="}, gofakes3.ListBucketPage{}))
 	rows := int64(0)
 	for _, of := range list.Contents {
 		if hour := time.Now().UTC().Format("events/date=2006-01-02/hour="); !strings.HasPrefix(of.Key, hour[:15]) || !strings.HasSuffix(of.Key, ".parquet") {
 			t.Errorf("a file %s", of.Key)
 		}
-		object, err := backend.GetObject("shop", of.Key, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		content, err := io.ReadAll(object.Contents)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := file.NewParquetReader(bytes.NewReader(content))
-		if err != nil {
-			t.Fatal(err)
-		}
+		object := must(backend.GetObject("shop", of.Key, nil))
+		content := must(io.ReadAll(object.Contents))
+		p := must(file.NewParquetReader(bytes.NewReader(content)))
 		rows += p.NumRows()
 	}
 	if rows != 1001 {
@@ -261,10 +239,7 @@ func TestSettingsOfSinks(t *testing.T) {
 
 // serve serves each connection to a port of this machine until the test ends.
 func serve(t *testing.T, each func(c net.Conn)) net.Listener {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(net.Listen("tcp", "127.0.0.1:0"))
 	var serving sync.WaitGroup
 	t.Cleanup(serving.Wait)
 	t.Cleanup(func() { l.Close() })

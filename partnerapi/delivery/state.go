@@ -104,6 +104,15 @@ const (
 
 const maxEventIDs = 20
 
+// document returns the document of a delivery, without its content.
+func (d Delivery) document(m store.MerchantID, destination string) store.Document {
+	kind := store.Deliveries
+	if d.State == Dead {
+		kind = store.DeadLetters
+	}
+	return store.Document{Kind: kind, Merchant: m, ID: destination + "/" + d.ID}
+}
+
 // headState is how far a shard is, as it is stored.
 type headState struct {
 	Cursor store.Cursor `json:"cursor"`
@@ -115,13 +124,13 @@ func (sh *shard) flush(ctx context.Context) error {
 	sh.flushing.Lock()
 	defer sh.flushing.Unlock()
 	sh.mu.Lock()
-	head := headState{sh.head}
+	head := sh.head
 	var parts [][]store.Document // a part is written as a whole: what a replay deletes goes with the state that has its ranges
 	var err error
-	add := func(kind store.DocumentKind, m store.MerchantID, id string, content any) {
-		text, mErr := json.Marshal(content)
-		err = errors.Join(err, mErr)
-		parts[len(parts)-1] = append(parts[len(parts)-1], store.Document{Kind: kind, Merchant: m, ID: id, Content: text})
+	add := func(doc store.Document, content any) {
+		text, failed := json.Marshal(content)
+		doc.Content, err = text, errors.Join(err, failed)
+		parts[len(parts)-1] = append(parts[len(parts)-1], doc)
 	}
 	type written struct{ deliveries, dropped int }
 	flushed := map[*runner]written{}
@@ -131,28 +140,21 @@ func (sh *shard) flush(ctx context.Context) error {
 			parts = append(parts, nil)
 		}
 		for _, d := range r.deliveries {
-			kind := store.Deliveries
-			if d.State == Dead {
-				kind = store.DeadLetters
-			}
-			add(kind, r.merchant, r.id+"/"+d.ID, d)
+			add(d.document(r.merchant, r.id), d)
 		}
 		parts[len(parts)-1] = append(parts[len(parts)-1], r.dropped...)
-		add(store.DeliveryStates, r.merchant, r.id, r.current())
+		add(store.Document{Kind: store.DeliveryStates, Merchant: r.merchant, ID: r.id}, r.current())
 		flushed[r] = written{len(r.deliveries), len(r.dropped)}
 	}
 	clear(sh.dirty)
-	moved := head != sh.flushed
+	if head != sh.flushed {
+		parts = append(parts, nil) // the last one
+		add(store.Document{Kind: store.DeliveryStates, ID: sh.name}, headState{head})
+	}
 	sh.mu.Unlock()
 	for _, docs := range parts {
 		if err == nil {
 			err = sh.s.Engine.PutDocuments(ctx, docs)
-		}
-	}
-	if moved && err == nil {
-		var text []byte
-		if text, err = json.Marshal(head); err == nil {
-			err = sh.s.Engine.PutDocuments(ctx, []store.Document{{Kind: store.DeliveryStates, ID: sh.name, Content: text}})
 		}
 	}
 	sh.mu.Lock()

@@ -71,18 +71,20 @@ func (s *Service) stateOf(ctx context.Context, m store.MerchantID, id string) (s
 	return st, json.Unmarshal(doc.Content, &st)
 }
 
-// deliveries returns the deliveries of a destination, the newest first.
-func (s *Service) deliveries(ctx context.Context, of store.DocumentKind, m store.MerchantID, id string) (all []Delivery, err error) {
-	docs, err := s.Engine.Documents(ctx, of, m, id)
-	if err != nil {
-		return nil, err
-	}
-	for _, doc := range docs {
-		var d Delivery
-		if err := json.Unmarshal(doc.Content, &d); err != nil {
+// deliveries returns the last deliveries of a destination and its dead letters, the newest first.
+func (s *Service) deliveries(ctx context.Context, m store.MerchantID, id string) (all []Delivery, err error) {
+	for _, of := range []store.DocumentKind{store.Deliveries, store.DeadLetters} {
+		docs, err := s.Engine.Documents(ctx, of, m, id)
+		if err != nil {
 			return nil, err
 		}
-		all = append(all, d)
+		for _, doc := range docs {
+			var d Delivery
+			if err := json.Unmarshal(doc.Content, &d); err != nil {
+				return nil, err
+			}
+			all = append(all, d)
+		}
 	}
 	store.Sort(all, func(a, b Delivery) int { return strings.Compare(b.ID, a.ID) })
 	return all, nil
@@ -90,19 +92,11 @@ func (s *Service) deliveries(ctx context.Context, of store.DocumentKind, m store
 
 // Deliveries returns the last deliveries of a destination and its dead letters, the newest first. state selects those of one
 // state; event those of one event.
-func (s *Service) Deliveries(ctx context.Context, d Destination, state DeliveryState, event store.EventID) (all []Delivery, err error) {
-	for _, of := range []store.DocumentKind{store.Deliveries, store.DeadLetters} {
-		list, err := s.deliveries(ctx, of, d.Merchant, d.ID)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, list...)
-	}
-	all = slices.DeleteFunc(all, func(x Delivery) bool {
+func (s *Service) Deliveries(ctx context.Context, d Destination, state DeliveryState, event store.EventID) ([]Delivery, error) {
+	all, err := s.deliveries(ctx, d.Merchant, d.ID)
+	return slices.DeleteFunc(all, func(x Delivery) bool {
 		return state != "" && x.State != state || event != "" && !slices.Contains(x.EventIDs, event)
-	})
-	store.Sort(all, func(a, b Delivery) int { return strings.Compare(b.ID, a.ID) })
-	return all, nil
+	}), err
 }
 
 // Preview is what would be sent for one event.

@@ -30,23 +30,21 @@ func newCSVWriter(w io.Writer) *csvWriter {
 func (c *csvWriter) Write(e *store.Received) error {
 	c.cells = c.cells[:0]
 	for i := range Fields {
-		c.cells = append(c.cells, c.cell(&Fields[i], e))
+		var cell string
+		switch f := &Fields[i]; f.Type {
+		case Text:
+			cell = disarm(f.text(e))
+		case Time:
+			cell = store.FormatTime(f.time(e))
+		case Flag:
+			cell = strconv.FormatBool(f.flag(e))
+		case JSON:
+			c.raw = bytes.ReplaceAll(AppendRaw(c.raw[:0], e.Raw), []byte{';'}, semicolon)
+			cell = string(c.raw)
+		}
+		c.cells = append(c.cells, cell)
 	}
 	return c.w.Write(c.cells)
-}
-
-func (c *csvWriter) cell(f *Field, e *store.Received) string {
-	switch f.Type {
-	case Text:
-		return disarm(f.text(e))
-	case Time:
-		return store.FormatTime(f.time(e))
-	case Flag:
-		return strconv.FormatBool(f.flag(e))
-	default:
-		c.raw = bytes.ReplaceAll(AppendRaw(c.raw[:0], e.Raw), []byte{';'}, semicolon)
-		return string(c.raw)
-	}
 }
 
 func (c *csvWriter) Close() error {

@@ -26,6 +26,7 @@ func TestTheCommandsOfTheDocumentWork(t *testing.T) {
 		Paths map[string]map[string]json.RawMessage
 	}
 	must(t, json.Unmarshal([]byte(text), &document))
+	f := s.fixture(false)
 	for _, o := range s.document.Operations() {
 		t.Run(o.OperationID, func(t *testing.T) {
 			var operation struct {
@@ -35,10 +36,15 @@ func TestTheCommandsOfTheDocumentWork(t *testing.T) {
 			if len(operation.Commands) != 1 {
 				t.Fatalf("it has %d commands", len(operation.Commands))
 			}
-			f := s.fixture(needsBare(o))
+			if needsBare(o) {
+				f = s.fixture(true)
+			}
 			status, body := run(t, s, o, f, f.example.Replace(operation.Commands[0].Source))
 			if status < 200 || status > 299 {
 				t.Errorf("%d %s", status, body)
+			}
+			if usesUp(o) {
+				f = s.fixture(false)
 			}
 		})
 	}

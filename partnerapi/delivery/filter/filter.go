@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"text/scanner"
@@ -53,7 +54,7 @@ func Compile(text string) (*Filter, error) {
 		return r == '_' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || i > 0 && r >= '0' && r <= '9'
 	}
 	p.next()
-	root := p.or()
+	root := p.expression()
 	if p.tok != scanner.EOF {
 		p.fail("unexpected " + p.text)
 	}
@@ -131,25 +132,41 @@ func (p *parser) expect(text string) {
 	}
 }
 
-func (p *parser) or() node {
-	if p.depth++; p.depth > maxDepth {
-		p.fail("nested too deeply")
-		return nil
-	}
-	defer func() { p.depth-- }()
-	left := p.and()
-	for p.accept("||") {
-		left = logical(left, p.and(), true)
-	}
-	return left
+// operators have two sides; each line binds more strongly than the one before. Comparisons have no order among them: a == b
+// == c is an error.
+var operators = [][]string{
+	{"||"},
+	{"&&"},
+	{"==", "!=", "<=", ">=", "<", ">", "in"},
+	{"+"},
 }
 
-func (p *parser) and() node {
-	left := p.compare()
-	for p.accept("&&") {
-		left = logical(left, p.compare(), false)
+const comparisons = 2
+
+func (p *parser) expression() node { return p.binary(0) }
+
+// binary reads the operators of a line and of those below it.
+func (p *parser) binary(line int) node {
+	if line == len(operators) {
+		return p.unary()
 	}
-	return left
+	left := p.binary(line + 1)
+	for {
+		i := slices.IndexFunc(operators[line], p.accept)
+		if i < 0 {
+			return left
+		}
+		op, right := operators[line][i], p.binary(line+1)
+		switch op {
+		case "||", "&&":
+			left = logical(left, right, op == "||")
+		default:
+			left = both(left, right, func(l, r any) (any, error) { return combine(op, l, r) })
+		}
+		if line == comparisons {
+			return left
+		}
+	}
 }
 
 // logical is || or &&: one side decides if it is deciding.
@@ -170,16 +187,6 @@ func logical(left, right node, deciding bool) node {
 	}
 }
 
-func (p *parser) compare() node {
-	left := p.sum()
-	for _, op := range []string{"==", "!=", "<=", ">=", "<", ">", "in"} {
-		if p.accept(op) {
-			return both(left, p.sum(), func(l, r any) (any, error) { return relate(op, l, r) })
-		}
-	}
-	return left
-}
-
 // both returns a node that combines the values of two others.
 func both(left, right node, of func(l, r any) (any, error)) node {
 	return func(f map[string]any) (any, error) {
@@ -195,7 +202,7 @@ func both(left, right node, of func(l, r any) (any, error)) node {
 	}
 }
 
-func relate(op string, l, r any) (any, error) {
+func combine(op string, l, r any) (any, error) {
 	switch op {
 	case "==":
 		return equal(l, r), nil
@@ -204,12 +211,7 @@ func relate(op string, l, r any) (any, error) {
 	case "in":
 		switch in := r.(type) {
 		case []any:
-			for _, v := range in {
-				if equal(l, v) {
-					return true, nil
-				}
-			}
-			return false, nil
+			return slices.ContainsFunc(in, func(v any) bool { return equal(l, v) }), nil
 		case map[string]any:
 			key, ok := l.(string)
 			_, has := in[key]
@@ -217,20 +219,24 @@ func relate(op string, l, r any) (any, error) {
 		}
 		return nil, errNoValue
 	}
+	a, isNumber := number(l)
+	b, areNumbers := number(r)
+	s, isText := l.(string)
+	t, areTexts := r.(string)
 	order := 0
-	if a, ok := number(l); ok {
-		b, ok := number(r)
-		if !ok {
-			return nil, errNoValue
+	switch {
+	case isNumber && areNumbers:
+		if op == "+" {
+			return a + b, nil
 		}
 		order = cmp.Compare(a, b)
-	} else {
-		a, okA := l.(string)
-		b, okB := r.(string)
-		if !okA || !okB {
-			return nil, errNoValue
+	case isText && areTexts:
+		if op == "+" {
+			return s + t, nil
 		}
-		order = cmp.Compare(a, b)
+		order = cmp.Compare(s, t)
+	default:
+		return nil, errNoValue
 	}
 	switch op {
 	case "<":
@@ -264,28 +270,6 @@ func number(v any) (float64, bool) {
 		return f, err == nil && !math.IsInf(f, 0)
 	}
 	return 0, false
-}
-
-func (p *parser) sum() node {
-	left := p.unary()
-	for p.accept("+") {
-		left = both(left, p.unary(), add)
-	}
-	return left
-}
-
-func add(a, b any) (any, error) {
-	if x, ok := number(a); ok {
-		if y, ok := number(b); ok {
-			return x + y, nil
-		}
-	}
-	x, okX := a.(string)
-	y, okY := b.(string)
-	if !okX || !okY {
-		return nil, errNoValue
-	}
-	return x + y, nil
 }
 
 func (p *parser) unary() node {
@@ -336,7 +320,7 @@ func (p *parser) postfix(of node) node {
 				of = member(of, constant(name))
 			}
 		case p.accept("["):
-			of = member(of, p.or())
+			of = member(of, p.expression())
 			p.expect("]")
 		default:
 			return of
@@ -378,7 +362,7 @@ func (p *parser) method(of node, name string) node {
 	}
 	arg := constant("")
 	if name != "lowerAscii" {
-		arg = p.or()
+		arg = p.expression()
 	}
 	p.expect(")")
 	return both(of, arg, func(v, a any) (any, error) {
@@ -424,7 +408,7 @@ func (p *parser) primary() node {
 	}
 	switch {
 	case p.accept("("):
-		of := p.or()
+		of := p.expression()
 		p.expect(")")
 		return of
 	case p.accept("["):
@@ -436,7 +420,7 @@ func (p *parser) primary() node {
 
 // function is has(field), which is never an error, or size(value).
 func (p *parser) function(name string) node {
-	of := p.or()
+	of := p.expression()
 	p.expect(")")
 	return func(f map[string]any) (any, error) {
 		v, err := of(f)
@@ -458,7 +442,7 @@ func (p *parser) function(name string) node {
 func (p *parser) list() node {
 	var items []node
 	for p.err == nil && !p.accept("]") {
-		if items = append(items, p.or()); !p.accept(",") {
+		if items = append(items, p.expression()); !p.accept(",") {
 			p.expect("]")
 			break
 		}

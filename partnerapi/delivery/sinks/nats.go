@@ -178,15 +178,12 @@ func (c *natsConn) open(ctx context.Context, t *nats) error {
 	if _, err := fmt.Fprintf(c, "CONNECT %s\r\nPING\r\n", first); err != nil {
 		return err
 	}
-	for {
-		line, err := c.line()
-		switch {
-		case err != nil:
+	for string(line) != "PONG" {
+		if line, err = c.line(); err != nil {
 			return err
-		case string(line) == "PONG":
-			return nil
 		}
 	}
+	return nil
 }
 
 // authenticate adds the credentials to CONNECT.
@@ -194,11 +191,8 @@ func (t *nats) authenticate(hello map[string]any, nonce string) error {
 	switch {
 	case strings.HasPrefix(t.password, "-----BEGIN NATS"):
 		jwt, err := nkeys.ParseDecoratedJWT([]byte(t.password))
-		if err != nil {
-			return natsError("the credentials cannot be read")
-		}
-		key, err := nkeys.ParseDecoratedNKey([]byte(t.password))
-		if err != nil {
+		key, wrong := nkeys.ParseDecoratedNKey([]byte(t.password))
+		if err != nil || wrong != nil {
 			return natsError("the credentials cannot be read")
 		}
 		signature, err := key.Sign([]byte(nonce))

@@ -109,10 +109,7 @@ func open(o kind.Options, v kind.Values) (kind.Target, error) {
 		}
 	}
 	for _, secret := range o.Secrets[signing] {
-		key, err := keyOf(secret)
-		if err != nil {
-			return nil, store.Invalid("secrets."+signing, "%v", err)
-		}
+		key, _ := keyOf(secret) // checkSecret has accepted it
 		t.keys = append(t.keys, key)
 	}
 	return t, nil

@@ -11,8 +11,7 @@ import (
 
 // front passes requests from one of the fasthttp servers to its handler.
 type front struct {
-	*dispatcher
-	bodies *bodies
+	*Server
 	// answer answers a request. began is when the request had been read.
 	answer func(ctx *fasthttp.RequestCtx, began time.Time)
 	// needsBody reports whether the answer may depend on the body, of which nothing has arrived yet.
@@ -67,7 +66,8 @@ func (f *front) headReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 		return fasthttp.RequestConfig{}
 	}
 	if h.ContentLength() == chunked {
-		c.keepHead(h)
+		c.head = new(fasthttp.RequestHeader)
+		h.CopyTo(c.head)
 	}
 	if !f.needsBody(ctx) {
 		c.headDecides = true
@@ -87,18 +87,4 @@ var unreadBody = fasthttp.RequestConfig{MaxRequestBodySize: 1, ReadTimeout: 1}
 func contextOf(h *fasthttp.RequestHeader) *fasthttp.RequestCtx {
 	const offset = unsafe.Offsetof(fasthttp.RequestCtx{}.Request) + unsafe.Offsetof(fasthttp.Request{}.Header)
 	return (*fasthttp.RequestCtx)(unsafe.Add(unsafe.Pointer(h), -int(offset)))
-}
-
-// keepHead keeps a copy of the head of a request with a chunked body.
-func (c *conn) keepHead(h *fasthttp.RequestHeader) {
-	c.head = new(fasthttp.RequestHeader)
-	h.CopyTo(c.head)
-}
-
-// restoreHead gives a request back the head that keepHead has kept. fasthttp empties a request when it cannot read the
-// chunked body, but the answer depends on the head.
-func restoreHead(ctx *fasthttp.RequestCtx) {
-	if c := connOf(ctx); c.head != nil {
-		c.head.CopyTo(&ctx.Request.Header)
-	}
 }

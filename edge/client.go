@@ -39,7 +39,7 @@ func WaitContext(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc) {
 	}
 	ctx, cancel := watchClient(c.clientGone, waitCheckInterval)
 	c.waiting.Store(&cancel)
-	if c.readingStopped.Load() || c.isStopping() {
+	if c.readingStopped.Load() || c.open.stopping.Load() {
 		cancel()
 	}
 	return ctx, func() {
@@ -73,15 +73,12 @@ func watchClient(gone func() bool, longest time.Duration) (context.Context, cont
 
 // clientGone asks the kernel whether the client has closed the connection. It does not wait, and reads nothing.
 func (c *conn) clientGone() bool {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return true
-	}
 	gone := false
-	err = raw.Control(func(fd uintptr) {
+	err := c.control(func(fd int) error {
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}} // POLLHUP and POLLERR are always reported
 		_, err := unix.Poll(poll, 0)
 		gone = err == nil && poll[0].Revents != 0
+		return nil
 	})
-	return gone || err != nil // Control fails when this server has closed the connection
+	return gone || err != nil // this server has closed the connection
 }

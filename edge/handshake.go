@@ -47,7 +47,7 @@ func (h *handshakes) do(c *clientConn) (done bool) {
 	}()
 	client := clientaddr.Of(c.RemoteAddr()) // behind a proxy, this reads the proxy's header
 	if h.clients.TryReserve(client, 1) != nil {
-		h.metrics.handshakes[handshakeLimited].Inc()
+		h.metrics.handshakes.limited.Inc()
 		return false
 	}
 	defer h.clients.Release(client, 1)
@@ -64,10 +64,10 @@ func (h *handshakes) do(c *clientConn) (done bool) {
 	end()
 	secure := tls.Server(c.Conn, h.config)
 	if err := secure.HandshakeContext(ctx); err != nil {
-		h.metrics.handshakes[handshakeFailed].Inc()
+		h.metrics.handshakes.failed.Inc()
 		return false
 	}
-	h.metrics.handshakes[handshakeDone].Inc()
+	h.metrics.handshakes.done.Inc()
 	state := secure.ConnectionState()
 	if state.NegotiatedProtocol != "" && state.NegotiatedProtocol != "http/1.1" {
 		_ = secure.Close() // a challenge of the CA (TLS-ALPN-01): the handshake was the answer

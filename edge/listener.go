@@ -47,7 +47,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		_ = tcp.SetWriteBuffer(sendBuffer)
 		c := l.open.add(tcp)
 		switch {
-		case l.isProxy(c.RemoteAddr()):
+		case l.trusted.Contain(clientaddr.Exact(c.RemoteAddr())):
 			return l.behindProxy(c), nil
 		case l.setClient(c, c.RemoteAddr()):
 			return &clientConn{Conn: c, raw: c, tls: l.tls}, nil
@@ -75,10 +75,6 @@ func (l *listener) acceptTCP() (*net.TCPConn, error) {
 			return nil, err
 		}
 	}
-}
-
-func (l *listener) isProxy(address net.Addr) bool {
-	return l.trusted.Contain(clientaddr.Exact(address))
 }
 
 func (l *listener) setClient(c *conn, address net.Addr) bool {

@@ -29,7 +29,10 @@ type metrics struct {
 	duration   *prometheus.HistogramVec
 	tags       [tag.Endpoints]tagMetrics
 	panics     prometheus.Counter
-	handshakes [handshakeOutcomes]prometheus.Counter
+	handshakes struct { // by how they ended
+		done, failed prometheus.Counter
+		limited      prometheus.Counter // not begun: the client had too many under way
+	}
 }
 
 // tagMetrics are the metrics of one endpoint of the tag hosts.
@@ -37,18 +40,6 @@ type tagMetrics struct {
 	requests [600]prometheus.Counter // by status code; nil for codes that are never sent
 	duration prometheus.Observer
 }
-
-// handshakeOutcome is how a TLS handshake ended, a label of the handshake counter.
-type handshakeOutcome uint8
-
-const (
-	handshakeDone handshakeOutcome = iota
-	handshakeFailed
-	handshakeLimited // not begun: the client had too many under way
-	handshakeOutcomes
-)
-
-var handshakeNames = [handshakeOutcomes]string{"done", "failed", "limited"}
 
 // statusCodes are the codes that tag hosts answer with.
 var statusCodes = []int{
@@ -86,9 +77,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			m.tags[e].requests[code] = m.requests.WithLabelValues(surface, e.String(), strconv.Itoa(code))
 		}
 	}
-	for o, name := range handshakeNames {
-		m.handshakes[o] = handshakes.WithLabelValues(name)
-	}
+	m.handshakes.done = handshakes.WithLabelValues("done")
+	m.handshakes.failed = handshakes.WithLabelValues("failed")
+	m.handshakes.limited = handshakes.WithLabelValues("limited")
 	return m
 }
 

@@ -45,7 +45,7 @@ func TestShutdownAnswersRunningRequests(t *testing.T) {
 		defer close(stopped)
 		w.shutdown()
 	}()
-	for !w.server.dispatcher.stopping.Load() {
+	for !w.server.open.stopping.Load() {
 		runtime.Gosched()
 	}
 	close(release)
@@ -285,7 +285,7 @@ func TestAcceptWaitsForDescriptors(t *testing.T) {
 
 func TestASlowRequestGets408(t *testing.T) {
 	w := newWorld(t)
-	cfg := w.server.dispatcher.Config
+	cfg := w.server.Config
 	cfg.Metrics = nil
 	s, err := New(cfg)
 	if err != nil {

@@ -299,7 +299,6 @@ func TestAHandshakeGoesOnInAStop(t *testing.T) {
 	served := make(chan bool)
 	go func() { served <- health(w.secure(c, clientHost)) }()
 	<-begun
-	w.server.dispatcher.stopping.Store(true)
 	w.server.open.stop()
 	close(goOn)
 	if !<-served {

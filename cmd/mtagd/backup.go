@@ -89,9 +89,8 @@ func openSource(p *process) (source, error) {
 			return conn.Close()
 		}
 		if operator.IsNoServer(err) {
-			if src, err = local.OpenSource(p.data, local.Options{Log: quietLog(p.stderr)}); err != nil {
-				err = openError(p.data, err)
-			}
+			src, err = local.OpenSource(p.data, local.Options{Log: quietLog(p.stderr)})
+			return openError(p.data, err)
 		}
 		return err
 	})
@@ -213,7 +212,6 @@ type serverSource struct{ data string }
 
 func (s serverSource) Close() error { return nil }
 
-// ID implements backup.Source.
 func (s serverSource) ID(ctx context.Context) (id string, err error) {
 	answer, err := operator.Request(ctx, s.data, http.MethodGet, backupPath, nil)
 	if err != nil {
@@ -223,7 +221,6 @@ func (s serverSource) ID(ctx context.Context) (id string, err error) {
 	return string(text), errors.Join(err, answer.Body.Close())
 }
 
-// Stream implements backup.Source.
 func (s serverSource) Stream(ctx context.Context, r backup.Request, w io.Writer) error {
 	answer, err := operator.Request(ctx, s.data, http.MethodPost, backupPath, r)
 	if err != nil {

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"reflect"
@@ -31,22 +33,16 @@ type configValue struct {
 	line string // file:line
 }
 
-// flagsByName collects the flags of all commands, because all of them may share one config file.
-func flagsByName(root *kong.Node) map[string]*kong.Flag {
+// allFlags returns the flags of a command and of its subcommands by name. All commands may share one config file.
+func allFlags(node *kong.Node) map[string]*kong.Flag {
 	flags := map[string]*kong.Flag{}
-	collectFlags(root, flags)
-	delete(flags, "help")
-	delete(flags, "config")
-	return flags
-}
-
-func collectFlags(node *kong.Node, flags map[string]*kong.Flag) {
 	for _, flag := range node.Flags {
 		flags[flag.Name] = flag
 	}
 	for _, child := range node.Children {
-		collectFlags(child, flags)
+		maps.Copy(flags, allFlags(child))
 	}
+	return flags
 }
 
 // readConfigFile reads a YAML file with one mapping from flag names to values. JSON is YAML, too. An error names the
@@ -80,7 +76,7 @@ func readConfigFile(name string, flags map[string]*kong.Flag) (configFile, error
 			key := entry.Key.GetToken()
 			line := fmt.Sprintf("%s:%d", name, key.Position.Line)
 			flag := flags[key.Value]
-			if flag == nil {
+			if flag == nil || flag.Name == "help" || flag.Name == "config" {
 				return nil, fmt.Errorf("%s: unknown key %q", line, key.Value)
 			}
 			text, err := configText(entry.Value, flag)
@@ -186,10 +182,7 @@ func originOf(ctx *kong.Context, file configFile) origin {
 
 // of returns how error messages name the flag: by the place where its value comes from.
 func (o origin) of(flag string) string {
-	if where := o[flag]; where != "" {
-		return where
-	}
-	return "--" + flag
+	return cmp.Or(o[flag], "--"+flag)
 }
 
 // given reports whether the flag was set anywhere, even if to its default value.
@@ -210,10 +203,8 @@ func unsetEmpty(environ []string) error {
 
 // checkVariables refuses MTAGD_ variables that belong to no flag of any command: they are probably misspelt.
 func checkVariables(environ []string, root *kong.Node) error {
-	flags := map[string]*kong.Flag{}
-	collectFlags(root, flags)
 	var known []string
-	for _, flag := range flags {
+	for _, flag := range allFlags(root) {
 		known = append(known, flag.Envs...)
 	}
 	var errs []error

@@ -141,7 +141,10 @@ func (e *examination) checkRunning() bool {
 		e.add(ticket, "the admin pages are off", "set admin: without it neither alerts nor mtagd doctor see how the service is")
 		return serverRuns(e.ctx, e.data)
 	}
-	status, text, err := e.admin(readyPage)
+	admin := func(path string) (status int, text string, err error) {
+		return askAdmin(e.ctx, e.serve.Admin, e.serve.AdminToken, path)
+	}
+	status, text, err := admin(readyPage)
 	switch {
 	case err != nil && serverRuns(e.ctx, e.data):
 		e.add(page, "a server uses the data directory, but its admin pages do not answer: %v", "give mtagd doctor the same --admin as the server, and read its log", err)
@@ -155,7 +158,7 @@ func (e *examination) checkRunning() bool {
 		e.add(page, "another program answers at %s", "choose another address with admin, in the socket unit too", e.serve.Admin)
 		return serverRuns(e.ctx, e.data)
 	}
-	allowed, metrics, err := e.admin("/metrics")
+	allowed, metrics, err := admin("/metrics")
 	if err == nil && allowed != http.StatusOK {
 		err = errors.New(http.StatusText(allowed))
 	}
@@ -181,11 +184,6 @@ func (e *examination) checkRunning() bool {
 	}
 	e.skipped = "what needs the history that Prometheus has: " + strings.Join(skipped, ", ")
 	return true
-}
-
-// admin reads an admin page.
-func (e *examination) admin(path string) (status int, text string, err error) {
-	return askAdmin(e.ctx, e.serve.Admin, e.serve.AdminToken, path)
 }
 
 // checkConfigFile finds a file with a secret that everybody can read.

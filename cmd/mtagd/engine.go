@@ -99,10 +99,7 @@ func verifyClosed(ctx context.Context, data string, v store.Verification) (store
 		return store.Verified{}, err
 	}
 	counts, err := local.VerifyClosed(ctx, data, v)
-	if err != nil {
-		return counts, openError(data, err)
-	}
-	return counts, nil
+	return counts, openError(data, err)
 }
 
 // repairData makes a new data directory of what can be read of another one.
@@ -138,9 +135,12 @@ func openControl(data string, create bool, stderr io.Writer) (operator.Control, 
 	return opened, nil
 }
 
-// openError adds the name of the data directory to an error.
+// openError adds the name of the data directory to an error, if there is one.
 func openError(data string, err error) error {
-	if errors.Is(err, store.ErrInUse) {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, store.ErrInUse):
 		return fmt.Errorf("%s: %w", data, err) // its text says that this is a data directory
 	}
 	return fmt.Errorf("data directory %s: %w", data, err)

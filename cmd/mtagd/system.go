@@ -41,7 +41,6 @@ var (
 		"Free space below which events are refused.", nil, nil)
 )
 
-// Describe implements prometheus.Collector.
 func (d *diskMetrics) Describe(to chan<- *prometheus.Desc) {
 	to <- freeDesc
 	to <- usedDesc

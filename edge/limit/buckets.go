@@ -120,16 +120,8 @@ func (k Key) of(kind byte) Key {
 // until there are tokens again. One that has any tokens gives n, even if it has fewer: it then owes the rest. So a batch
 // that is larger than the burst gets through, and the rate is kept in the long run.
 func (b *Buckets) Take(k Key, n int64, r Rate, now time.Time) (wait time.Duration) {
-	s := &b.sets[k%numSets]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l := s.find(k, r, now.UnixNano())
-	if wait := l.wait(r); wait > 0 {
-		return wait
-	}
-	l.take(float64(n), r)
-	b.tell(k, l, n, r)
-	return 0
+	wait, _ = b.TakeAll([]Portion{{Key: k, Rate: r, Tokens: n}}, now)
+	return wait
 }
 
 // TakeOne takes a token from the bucket of a name, as Take does. Nil Buckets have no limit, and neither has a negative rate.
@@ -190,7 +182,7 @@ func (b *Buckets) GiveBack(all []Portion, now time.Time) {
 	b.Settle(all, 0, now)
 	for _, p := range all {
 		if !p.Strict {
-			b.spend(p.Key, -p.Tokens, p.Rate, now)
+			b.change(p.Key, -p.Tokens, -p.Tokens, p.Rate, now)
 		}
 	}
 }
@@ -214,10 +206,8 @@ func (b *Buckets) mayBeEmpty(p *Portion, l *level) bool {
 	return l.taken*others >= left && (l.mine+b.share.untold(b.table, p.Key))*others >= left
 }
 
-// spend takes n tokens from a bucket even if it is empty, or puts back as many when n is less than 0.
-func (b *Buckets) spend(k Key, n int64, r Rate, now time.Time) { b.change(k, n, n, r, now) }
-
-// change takes n tokens from a bucket, and notes for the other nodes that some were taken.
+// change takes n tokens from a bucket even if it is empty, or puts back as many when n is less than 0. It notes for the other
+// nodes that some were taken.
 func (b *Buckets) change(k Key, n, taken int64, r Rate, now time.Time) {
 	s := &b.sets[k%numSets]
 	s.mu.Lock()

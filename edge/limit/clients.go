@@ -39,7 +39,7 @@ func NewClients(perSecond int, nodes *Exchange, refusals *Refusals, log *slog.Lo
 	if perSecond == 0 {
 		return nil
 	}
-	addresses := nodes.NewAddresses(OfClients, RateFor(float64(perSecond), addressBurst))
+	addresses := NewAddresses(nodes.NewBuckets(OfClients), RateFor(float64(perSecond), addressBurst))
 	return &Clients{addresses: addresses, refusals: refusals, log: log}
 }
 
@@ -90,15 +90,9 @@ const (
 	kindNetwork
 )
 
-// NewAddresses makes a limit for each address, of this node alone.
-func NewAddresses(r Rate) *Addresses { return addressesIn(NewBuckets(), r) }
-
-func addressesIn(b *Buckets, r Rate) *Addresses {
-	return &Addresses{
-		buckets: b,
-		rate:    r,
-		network: Rate{r.PerSecond * networkShare, r.Burst * networkShare},
-	}
+// NewAddresses makes a limit for each address, whose buckets are in b.
+func NewAddresses(b *Buckets, r Rate) *Addresses {
+	return &Addresses{buckets: b, rate: r, network: Rate{r.PerSecond * networkShare, r.Burst * networkShare}}
 }
 
 // Take takes n tokens of an address, as Buckets.Take does. The address is as clientaddr.Of returns it. A nil Addresses

@@ -92,9 +92,6 @@ func (x *Exchange) NewBuckets(t Table) *Buckets {
 	return b
 }
 
-// NewAddresses makes a limit for each address, as NewBuckets does.
-func (x *Exchange) NewAddresses(t Table, r Rate) *Addresses { return addressesIn(x.NewBuckets(t), r) }
-
 // note takes note of tokens that were given. It returns false when the next message is full.
 func (x *Exchange) note(s spent) bool {
 	x.mu.Lock()

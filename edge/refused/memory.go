@@ -149,7 +149,10 @@ func (k key) clone() key {
 
 // New returns an empty memory.
 func New(now func() time.Time) *Memory {
-	return &Memory{now: now, began: now(), buckets: limit.NewBuckets(), senders: limit.NewAddresses(ofAddress), seed: maphash.MakeSeed(), most: maxBytes, merchants: map[store.MerchantID]*merchant{}}
+	return &Memory{
+		now: now, began: now(), buckets: limit.NewBuckets(), senders: limit.NewAddresses(limit.NewBuckets(), ofAddress),
+		seed: maphash.MakeSeed(), most: maxBytes, merchants: map[store.MerchantID]*merchant{},
+	}
 }
 
 // Add remembers an event.

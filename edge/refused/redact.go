@@ -1,6 +1,7 @@
 package refused
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -72,11 +73,7 @@ func identifiersOf(e *Event, object map[string]any) *identifiers {
 		if !check.IsIdentifier(name) {
 			continue
 		}
-		if text, ok := value.(string); ok {
-			ids.add(text)
-		} else {
-			ids.add(fmt.Sprint(value))
-		}
+		ids.add(fmt.Sprint(value))
 	}
 	return ids
 }
@@ -98,15 +95,10 @@ func newEntry(e *Event, k key) *Entry {
 	if object != nil {
 		n.Sample = sample(object, n.Name, ids)
 	}
-	suggested := e.Suggests
-	if suggested == "" {
-		suggested = check.SuggestName(n.Name)
-	}
-	if check.IsNearName(suggested) {
+	if suggested := cmp.Or(e.Suggests, check.SuggestName(n.Name)); check.IsNearName(suggested) {
 		n.Suggestion = strings.Clone(suggested)
 	}
-	n.Path = shownPath(e.Path, ids)
-	n.Origin = shownOrigin(e.Origin, ids)
+	n.Path, n.Origin = shownPath(e.Path, ids), shownOrigin(e.Origin, ids)
 	return n
 }
 
@@ -153,10 +145,7 @@ func shownField(name string, atTop bool, ids *identifiers) bool {
 // tellsOf reports whether a name may identify a person: it contains an identifier, a word before the @ of an email, or many
 // digits.
 func tellsOf(name string, ids *identifiers) bool {
-	if digits(name) > maxDigits {
-		return true
-	}
-	if ids.tooMany {
+	if digits(name) > maxDigits || ids.tooMany {
 		return true
 	}
 	name = strings.ToLower(name)

@@ -23,10 +23,10 @@ const (
 	Endpoints // the number of endpoints
 )
 
+var endpointNames = [Endpoints]string{"other", "mark", "id", "script", "health"}
+
 // String returns the endpoint's label in metrics and logs.
-func (e Endpoint) String() string {
-	return [Endpoints]string{"other", "mark", "id", "script", "health"}[e]
-}
+func (e Endpoint) String() string { return endpointNames[e] }
 
 // Route is the endpoint, the host and the tag that a request names. It aliases the request.
 type Route struct {
@@ -69,15 +69,10 @@ func splitPath(path []byte) (name, rest []byte, hasRest bool) {
 }
 
 func endpointNamed(name []byte) Endpoint {
-	switch string(name) {
-	case "mark":
-		return endpointMark
-	case "id":
-		return endpointID
-	case "script":
-		return endpointScript
-	case "health":
-		return endpointHealth
+	for e := endpointMark; e < Endpoints; e++ {
+		if string(name) == endpointNames[e] {
+			return e
+		}
 	}
 	return endpointNone
 }
@@ -92,8 +87,7 @@ func (s *Server) findTag(route Route) (store.Tag, store.MerchantSettings, *answe
 	}
 	var tag store.Tag
 	var ok bool
-	id, named := route.tagID()
-	if named {
+	if id, named := route.tagID(); named {
 		tag, ok = s.directory.Tag(id)
 	} else {
 		tag, ok = s.directory.OnlyTag(host)

@@ -161,7 +161,6 @@ type solver struct {
 	presented bool // the CA may have begun the validation
 }
 
-// Present implements acmez.Solver.
 func (s *solver) Present(ctx context.Context, asked acme.Challenge) error {
 	err := s.challenges.Present(ctx, asked)
 	s.presented = s.presented || err == nil

@@ -131,8 +131,8 @@ func retryAfter(value string, now time.Time) time.Time {
 		}
 		at = now.Add(time.Duration(seconds) * time.Second)
 	}
-	if latest := now.Add(maxRetryAfter); at.After(latest) {
-		return latest
+	if at.Sub(now) > maxRetryAfter {
+		return now.Add(maxRetryAfter)
 	}
 	return at
 }

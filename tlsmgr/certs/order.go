@@ -257,8 +257,7 @@ func (c *Certificates) mayOrder(ctx context.Context, host string) error {
 	if c.Hosts.IsOwn(host) {
 		return nil
 	}
-	c.states.noteDNS(host, c.CheckDNS(ctx, host))
-	if c.states.leadsElsewhere(host) {
+	if c.states.noteDNS(host, c.CheckDNS(ctx, host)); c.states.leadsElsewhere(host) {
 		return errDNSElsewhere
 	}
 	return nil

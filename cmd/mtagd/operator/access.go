@@ -57,11 +57,7 @@ type keyList struct {
 
 func (c keyList) apply(ctx context.Context, control store.Control) (any, error) {
 	keys, err := control.Keys(ctx, c.Partner)
-	views := make([]keyView, len(keys))
-	for i, k := range keys {
-		views[i] = viewKey(k)
-	}
-	return views, err
+	return views(keys, viewKey), err
 }
 
 type keyRevoke struct {

@@ -65,6 +65,15 @@ func (t timestamp) MarshalJSON() ([]byte, error) {
 	return append(store.AppendTime([]byte{'"'}, time.Time(t)), '"'), nil
 }
 
+// views returns what is shown of each item: a list, never null.
+func views[T, V any](items []T, view func(T) V) []V {
+	all := make([]V, len(items))
+	for i, item := range items {
+		all[i] = view(item)
+	}
+	return all
+}
+
 // limitHelp is shown after the one line of help of the commands that set limits.
 const limitHelp = "Each flag sets one limit, from the next request on: to a number, or a size such as 64MiB or 1.5GiB; off lifts it, " +
 	"default goes back to the default. The command prints what is set (null: nothing) and the defaults."

@@ -114,17 +114,14 @@ func (c domainList) apply(ctx context.Context, control store.Control) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	views := []domainView{}
-	for _, claim := range claims {
-		views = append(views, viewClaim(claim))
-	}
+	all := views(claims, viewClaim)
 	for _, p := range partners {
 		if p.PreverifiedEnabled() {
-			views = append(views, domainView{Domain: p.TrackingDomain, State: "tracking", Partner: p.ID, Host: p.TrackingDomain})
+			all = append(all, domainView{Domain: p.TrackingDomain, State: "tracking", Partner: p.ID, Host: p.TrackingDomain})
 		}
 	}
-	store.Sort(views, func(a, b domainView) int { return cmp.Compare(a.Domain, b.Domain) })
-	return views, nil
+	store.Sort(all, func(a, b domainView) int { return cmp.Compare(a.Domain, b.Domain) })
+	return all, nil
 }
 
 type domainRelease struct {

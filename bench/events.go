@@ -59,10 +59,7 @@ func AppendEvent(b []byte, n uint64, name string, at time.Time, identified bool)
 	b = append(b, `","value":`...)
 	b = appendDigits(append(b, '1'), random>>40, 3)
 	b = append(b, `.5,"currency":"EUR","description":"`...)
-	for len(b) < start+EventSize-2 {
-		b = append(b, "Comfortable shoes for long walks, in black and in brown "[(len(b)-start)%56])
-	}
-	return append(b, `"}`...)
+	return appendFill(b, start, EventSize)
 }
 
 // BrowserEventSize is the size of an event as the browser tag sends it, in bytes of JSON.
@@ -92,7 +89,12 @@ func AppendBrowserEvent(b []byte, n uint64, name string, at time.Time) []byte {
 	b = append(appendHex(b, random>>48, 4), '-')
 	b = appendHex(b, random, 12)
 	b = append(b, `","pageTitle":"`...)
-	for len(b) < start+BrowserEventSize-2 {
+	return appendFill(b, start, BrowserEventSize)
+}
+
+// appendFill ends an event that began at start: a text gives it its size.
+func appendFill(b []byte, start, size int) []byte {
+	for len(b) < start+size-2 {
 		b = append(b, "Comfortable shoes for long walks, in black and in brown "[(len(b)-start)%56])
 	}
 	return append(b, `"}`...)
@@ -108,9 +110,7 @@ func appendHex(b []byte, n uint64, digits int) []byte {
 
 // appendDigits appends the last digits of n, with leading zeros.
 func appendDigits(b []byte, n uint64, digits int) []byte {
-	for range digits {
-		b = append(b, '0')
-	}
+	b = append(b, "000000000000"[:digits]...)
 	for i := len(b) - 1; i >= len(b)-digits; i-- {
 		b[i] += byte(n % 10)
 		n /= 10

@@ -70,20 +70,15 @@ func compareWithFile(b *benchmark) error {
 }
 
 func measureWriteAmplification(b *benchmark) error {
-	before, err := b.mtagd.DiskWrites()
-	if err != nil {
+	var r *load.Result
+	written, err := b.written(func() (err error) {
+		r, _, err = b.turn(b.mtagd.Process, load.ClosedLoop(b.target(), load.Plain, manyConnections, 1, max(b.Round, 2*time.Second)))
 		return err
+	})
+	if err == nil {
+		b.table.Figure("write amplification, single events", report.Times(written/float64(r.Events*bench.EventSize)))
 	}
-	r, _, err := b.turn(b.mtagd.Process, load.ClosedLoop(b.target(), load.Plain, manyConnections, 1, max(b.Round, 2*time.Second)))
-	if err != nil {
-		return err
-	}
-	after, err := b.mtagd.DiskWrites()
-	if err != nil {
-		return err
-	}
-	b.table.Figure("write amplification, single events", report.Times(float64(after-before)/float64(r.Events*bench.EventSize)))
-	return nil
+	return err
 }
 
 // measureBatches finds the maximum rate of events in batches.

@@ -49,28 +49,35 @@ type nameServer struct {
 
 func (s nameServer) recursive() bool { return s.zone == "" }
 
+// answer is what ask returns, and the type that was asked for.
+type answer struct {
+	qtype uint16
+	m     *miekg.Msg
+	err   error
+}
+
+// begin asks in the background.
+func (s nameServer) begin(ctx context.Context, name string, qtype uint16, answers chan<- answer) {
+	go func() {
+		m, err := s.ask(ctx, name, qtype)
+		answers <- answer{qtype, m, err}
+	}()
+}
+
 // askTypes asks for a name's records of several types at the same time. It calls take for each answer as it arrives,
 // until take returns true. After the first answer it waits for the others for at most siblingTimeout.
-func (s nameServer) askTypes(ctx context.Context, name string, types []uint16, take func(qtype uint16, m *miekg.Msg, err error) (enough bool)) {
+func (s nameServer) askTypes(ctx context.Context, name string, types []uint16, take func(answer) (enough bool)) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	type answer struct {
-		qtype uint16
-		m     *miekg.Msg
-		err   error
-	}
 	answers := make(chan answer, len(types))
 	for _, qtype := range types {
-		go func() {
-			m, err := s.ask(ctx, name, qtype)
-			answers <- answer{qtype, m, err}
-		}()
+		s.begin(ctx, name, qtype, answers)
 	}
 	var timeout <-chan time.Time
 	for range types {
 		select {
 		case a := <-answers:
-			if take(a.qtype, a.m, a.err) {
+			if take(a) {
 				return
 			}
 			if a.err == nil && timeout == nil {
@@ -218,10 +225,7 @@ func isAnswerTo(question, m *miekg.Msg) bool {
 // authoritative bit nor the zone's SOA (which an honest "no such record" has), and is no referral to a zone below. From
 // a resolver, an answer is lame only if it is a referral.
 func (s nameServer) isLame(m *miekg.Msg) bool {
-	if m.Rcode != miekg.RcodeSuccess || m.Authoritative || len(m.Answer) > 0 {
-		return false
-	}
-	if hasType(m.Ns, miekg.TypeSOA) {
+	if m.Rcode != miekg.RcodeSuccess || m.Authoritative || len(m.Answer) > 0 || hasType(m.Ns, miekg.TypeSOA) {
 		return false
 	}
 	if s.recursive() {
@@ -264,24 +268,26 @@ func (s nameServer) referral(m *miekg.Msg) *delegation {
 		return nil
 	}
 	for _, rr := range m.Extra {
-		switch rr.(type) {
-		case *miekg.A, *miekg.AAAA:
+		if address, ok := addressOf(rr); ok {
 			name := miekg.CanonicalName(rr.Header().Name)
-			d.glue[name] = append(d.glue[name], addressOf(rr))
+			d.glue[name] = append(d.glue[name], address)
 		}
 	}
 	return d
 }
 
-// addressOf is the address in an A or AAAA record, or the zero Addr if the record is malformed and has none.
-func addressOf(rr miekg.RR) netip.Addr {
+// addressOf is the address in an A or AAAA record, or the zero Addr if the record is malformed and has none. It returns false
+// for other records.
+func addressOf(rr miekg.RR) (netip.Addr, bool) {
 	var ip net.IP
 	switch rr := rr.(type) {
 	case *miekg.A:
 		ip = rr.A
 	case *miekg.AAAA:
 		ip = rr.AAAA
+	default:
+		return netip.Addr{}, false
 	}
 	addr, _ := netip.AddrFromSlice(ip)
-	return addr.Unmap()
+	return addr.Unmap(), true
 }

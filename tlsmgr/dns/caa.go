@@ -46,7 +46,7 @@ func (l *lookup) askCAA(ctx context.Context) observation {
 			}
 		}
 		if errs[i] != nil {
-			return observation{}
+			break
 		}
 		var records []*miekg.CAA
 		for _, rr := range answers[i].Answer {
@@ -54,17 +54,17 @@ func (l *lookup) askCAA(ctx context.Context) observation {
 				records = append(records, caa)
 			}
 		}
-		switch {
-		case len(records) == 0:
-		case mayIssue(records, identities):
-			return observation{}
-		default:
-			at := bare(miekg.CanonicalName(records[0].Hdr.Name))
-			return observation{
-				code: "ok_caa_forbids",
-				fact: "the CAA records at " + at + " forbid " + identities[0] + " to issue the certificate for " + bare(l.host),
-				fix:  `add the record: ` + at + ` CAA 0 issue "` + identities[0] + `"`,
-			}
+		if len(records) == 0 {
+			continue
+		}
+		if mayIssue(records, identities) {
+			break
+		}
+		at := bare(miekg.CanonicalName(records[0].Hdr.Name))
+		return observation{
+			code: "ok_caa_forbids",
+			fact: "the CAA records at " + at + " forbid " + identities[0] + " to issue the certificate for " + bare(l.host),
+			fix:  `add the record: ` + at + ` CAA 0 issue "` + identities[0] + `"`,
 		}
 	}
 	return observation{}
@@ -103,7 +103,7 @@ func allows(value string, identities []string) bool {
 		tag, argument, _ := strings.Cut(parameter, "=")
 		switch strings.ToLower(strings.TrimSpace(tag)) {
 		case "validationmethods":
-			if !allowsChallenge(argument) {
+			if !slices.ContainsFunc(strings.Split(argument, ","), func(method string) bool { return slices.Contains(challenges, strings.TrimSpace(method)) }) {
 				return false
 			}
 		case "accounturi":
@@ -111,13 +111,4 @@ func allows(value string, identities []string) bool {
 		}
 	}
 	return true
-}
-
-func allowsChallenge(methods string) bool {
-	for method := range strings.SplitSeq(methods, ",") {
-		if slices.Contains(challenges, strings.TrimSpace(method)) {
-			return true
-		}
-	}
-	return false
 }

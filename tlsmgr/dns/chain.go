@@ -125,12 +125,12 @@ func (c *chain) judgeOpenly(ctx context.Context, path []string, views []view) ob
 		return c.followPath(ctx, append(slices.Clone(path), seen.aliases[0]))
 	case len(seen.addresses) > 0:
 		return c.judgeAddresses(path, seen.addresses)
-	case len(path) > 1 && seen.absent:
+	case len(path) == 1:
+		return c.missing(ctx, seen)
+	case seen.absent:
 		return c.elsewhere(path, ", which does not exist")
-	case len(path) > 1:
-		return c.elsewhere(path, "")
 	}
-	return c.missing(ctx, seen)
+	return c.elsewhere(path, "")
 }
 
 // failed is the observation when some servers failed, all in the same way, to answer about the last name of a path.
@@ -157,8 +157,7 @@ func (c *chain) judgeAddresses(path []string, addresses map[netip.Addr]bool) obs
 		return observation{verdict: store.DNSPending, code: "target_unknown", namesWho: true,
 			fact: fmt.Sprintf("%s has addresses, but those of %s are not known at the moment, so they cannot be compared", bare(c.host), bare(c.target)),
 			fix:  fmt.Sprintf("point it to %s by a CNAME record, or try again in a few minutes", bare(c.target))}
-	}
-	if every(addresses, cloudflare.Contain) {
+	case every(addresses, cloudflare.Contain):
 		return c.wrong("proxied", fmt.Sprintf("%s has addresses of Cloudflare's proxy (%s)", bare(c.host), listAddresses(addresses)),
 			fmt.Sprintf("switch the proxy off for this record (DNS only) and make it a CNAME record that points to %s", bare(c.target)))
 	}

@@ -2,11 +2,12 @@ package dns
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/dustin/go-humanize/english"
 
 	"mtagd/store"
 )
@@ -87,11 +88,7 @@ func (f failure) about(name, who, zone string) observation {
 
 // list joins names for a sentence: "a, b and c".
 func list(names []string) string {
-	last := len(names) - 1
-	if last <= 0 {
-		return strings.Join(names, "")
-	}
-	return fmt.Sprintf("%s and %s", strings.Join(names[:last], ", "), names[last])
+	return english.WordSeries(names, "and")
 }
 
 func listAddresses(addresses map[netip.Addr]bool) string {

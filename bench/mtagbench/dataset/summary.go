@@ -26,6 +26,8 @@ var summaryKinds = []summaryKind{
 	{name: "hours of a range by name", bucket: "hour", byName: true, ranged: true},
 }
 
+func (k summaryKind) String() string { return k.name }
+
 // summaryDays is how long a range with hours is.
 const summaryDays = 10
 

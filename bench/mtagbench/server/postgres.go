@@ -89,6 +89,8 @@ func (p *Postgres) Close() (err error) {
 	return err
 }
 
+const userHZ = 100 // of /proc, on all platforms
+
 // CPUTime is the processor time that a server's processes have used, those that have ended included.
 func CPUTime(s *pgtest.Server) (time.Duration, error) {
 	all, err := procfs.AllProcs()
@@ -115,8 +117,6 @@ func CPUTime(s *pgtest.Server) (time.Duration, error) {
 	}
 	return time.Duration(seconds * float64(time.Second)), nil
 }
-
-const userHZ = 100 // of /proc, on all platforms
 
 // The peer of the engine on PostgreSQL: a table that has one row for each request, filled as people do it.
 const (

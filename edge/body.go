@@ -51,8 +51,7 @@ func (f *front) checkChunks(ctx *fasthttp.RequestCtx, c *conn) {
 }
 
 // headReceived says how long the body of a request may be, and reserves the bytes of a large one. When the answer does
-// not depend on the body, a large body is not read. fasthttp calls it when it has read the head, before it allocates the
-// body.
+// not depend on the body, a large body is not read. fasthttp calls it before it allocates the body.
 func (f *front) headReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	ctx := contextOf(h)
 	c := connOf(ctx)

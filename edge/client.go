@@ -8,15 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clientCheckInterval is how often ClientContext checks the connection. A request that is answered within the first
-// interval needs no check.
+// clientCheckInterval is how often ClientContext checks the connection. Most requests are answered before the first check.
 const clientCheckInterval = 100 * time.Millisecond
 
 // ClientContext returns a context that ends when the client of a request has gone: it closed or reset the connection. A
-// client that closes only its sending side counts as gone, because TCP does not tell the two apart. The context does
-// not end when the server begins to stop: requests that have arrived are still answered. The handler must call the
-// CancelFunc before it returns. A connection that this package did not accept is not checked: there only the CancelFunc
-// ends the context.
+// client that closes only its sending side counts as gone, because TCP does not tell the two apart. The context does not
+// end when the server begins to stop: requests that have arrived are still answered. The handler must call the CancelFunc
+// before it returns. A connection that this package did not accept is not checked: only the CancelFunc ends its context.
 func ClientContext(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc) {
 	c := connOf(r)
 	if c == nil {

@@ -13,8 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// conn is a TCP connection that sets its deadlines lazily, closes when the client is too slow, and closes without losing
-// an answer.
+// conn is a TCP connection with lazy deadlines, which ends slow clients, and closes without losing an answer.
 type conn struct {
 	*net.TCPConn
 	open           *connections // which it is one of
@@ -60,8 +59,7 @@ const (
 	drainBytes = 16 << 20
 )
 
-// Close closes the connection. When drain is set, it first closes only the sending side, and reads until the client
-// closes too.
+// Close closes the connection. With drain, it first closes only the sending side, and reads until the client closes.
 func (c *conn) Close() error {
 	defer c.open.remove(c)
 	if c.drain.Swap(false) && c.CloseWrite() == nil && c.TCPConn.SetReadDeadline(time.Now().Add(drainTime)) == nil {

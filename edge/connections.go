@@ -115,8 +115,7 @@ func (o *connections) count() int {
 	return len(o.all)
 }
 
-// stop closes the listeners, and ends every WaitContext and those that begin later. A connection that becomes idle from now
-// on ends.
+// stop closes the listeners, and ends every WaitContext, later ones too. From now on, a connection ends when it is idle.
 func (o *connections) stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -163,8 +162,7 @@ func (o *connections) wait(ctx context.Context) error {
 const roomShare = 64
 
 // makeRoom ends a few connections: of the clients with the most, those that have sent nothing for the longest time. A
-// request that has arrived is still answered; one that waits, or streams what happens, ends (WaitContext). The caller
-// holds mu.
+// request that has arrived is still answered; one that waits or streams ends (WaitContext). The caller holds mu.
 func (o *connections) makeRoom() {
 	number := max(1, o.limit/roomShare)
 	type candidate struct {

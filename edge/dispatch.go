@@ -92,8 +92,7 @@ func (s *Server) admit(ctx *fasthttp.RequestCtx, v *requestInfo) (target, bool) 
 // admitClient takes a token from the bucket of the client's address. When the bucket is empty, it replaces the answer by a
 // 429 and returns false. Two kinds of requests take no token: GET /health, and those with a valid API key, as partners
 // have limits of their own. Requests to the tag protocol take theirs in package tag, one for each event. A request to the
-// partner API takes it after it was answered: only then it is known whether its key is valid, and a 401 costs no more
-// than a 429.
+// partner API takes it after it was answered: only then its key is known to be valid, and a 401 costs no more than a 429.
 func (s *Server) admitClient(ctx *fasthttp.RequestCtx, v *requestInfo) bool {
 	wait := s.Clients.Take(ctx, clientaddr.Of(ctx.RemoteAddr()), 1, s.Now())
 	if wait == 0 {
@@ -108,8 +107,7 @@ func (s *Server) admitClient(ctx *fasthttp.RequestCtx, v *requestInfo) bool {
 	return false
 }
 
-// readTarget reads the target of a request. The second result says what is wrong with the head of the request, "" when
-// nothing is.
+// readTarget reads the target of a request. The second result says what is wrong with its head, or is "".
 func (s *Server) readTarget(ctx *fasthttp.RequestCtx) (target, string) {
 	t, fault := newTarget(ctx.Request.Header.Host(), ctx.Request.Header.RequestURI())
 	if slices.Contains(s.Aliases, t.host) {

@@ -25,8 +25,7 @@
 //
 // Every answer has an X-Request-Id: the client's when it sent a valid one, otherwise a random one (package requestid).
 // Handlers write it into the errors that they log. The front door logs one line for each request, always at debug
-// level: an error is logged by the handler that knows its cause. For a request to the partner API the line names the
-// partner.
+// level: an error is logged by the handler that knows its cause. For the partner API it names the partner.
 package edge
 
 import (

@@ -29,8 +29,7 @@ func (f *front) handleExpect(ctx *fasthttp.RequestCtx) int {
 	return ctx.Response.StatusCode()
 }
 
-// handleUnreadable answers a request that fasthttp could not read, or should not read. fasthttp closes the connection
-// after the answer.
+// handleUnreadable answers a request that fasthttp could not or should not read. fasthttp then closes the connection.
 func (f *front) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	c := connOf(ctx)
 	if c.head != nil { // fasthttp has emptied the request, because it could not read the chunked body

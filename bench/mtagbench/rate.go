@@ -234,8 +234,7 @@ func measureLatencyCurve(b *benchmark) error {
 	return picture.Draw(b.ctx, filepath.Join(b.Out, pictureFile))
 }
 
-// measureOverload offers twice the maximum rate: single events from more connections than reached the maximum, then from
-// thousands, then batches.
+// measureOverload offers twice the maximum rate: single events from more connections, then from thousands, then batches.
 func measureOverload(b *benchmark) error {
 	b.table.Section("Overload", "Twice the maximum rates above, offered at fixed times. Accepted is the share of the maximum; what found no free connection was never sent.")
 	for _, o := range []struct {

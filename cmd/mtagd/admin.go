@@ -56,8 +56,7 @@ const (
 	readyPage  = "/readyz"  // events are accepted; 503: store.Engine.Ready returns why not, or the service stops
 )
 
-// adminPages are the admin pages. guardAdmin decides who may see them. impaired says what is wrong with the data while
-// events are accepted.
+// adminPages are the admin pages. guardAdmin decides who may see them. impaired is what is wrong with the data nevertheless.
 func adminPages(metrics prometheus.Gatherer, ready, impaired func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))

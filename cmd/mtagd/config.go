@@ -155,8 +155,7 @@ func envOf(flag *kong.Flag) string {
 	return ""
 }
 
-// origin says for each flag where its value comes from, in the form for error messages. Flags that were not set are
-// not in it.
+// origin says for each flag where its value comes from, as error messages name it. It has only flags that were set.
 type origin map[string]string
 
 // originOf finds the origin of each value. Precedence: command line, environment, config file.
@@ -188,8 +187,7 @@ func (o origin) of(flag string) string {
 // given reports whether the flag was set anywhere, even if to its default value.
 func (o origin) given(flag string) bool { return o[flag] != "" }
 
-// unsetEmpty makes an empty MTAGD_ variable the same as an absent one, so that unit files and compose files may leave
-// one blank.
+// unsetEmpty makes an empty MTAGD_ variable the same as an absent one, so that unit files may leave one blank.
 func unsetEmpty(environ []string) error {
 	for _, entry := range environ {
 		if name, value, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "MTAGD_") && value == "" {
@@ -219,8 +217,7 @@ func checkVariables(environ []string, root *kong.Node) error {
 }
 
 // linkVariable matches the variables that Kubernetes sets in each pod for a service whose name begins with mtagd, and
-// those that Docker sets for a link to such a container: they include the variables of the linked container's own
-// environment, after ENV_.
+// those that Docker sets for a link to such a container: after ENV_ they have the container's own environment.
 var linkVariable = regexp.MustCompile(`^MTAGD_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT=\w+://|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=|NAME=/\S+/\S+$|ENV_\w+=)`)
 
 // config configures the service, for serve and dev.

@@ -149,8 +149,7 @@ func (d *daemon) wait(ctx context.Context) error {
 	}
 }
 
-// goOn prepares to go on with a database. The sockets stay open: connections wait in them until the service accepts them
-// again.
+// goOn prepares to go on with a database. The sockets stay open: connections wait in them meanwhile.
 func (d *daemon) goOn(database string) error {
 	next := d.config
 	next.Store, next.backup, next.Sockets = database, nil, map[string]net.Listener{}

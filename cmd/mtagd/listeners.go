@@ -48,8 +48,7 @@ func (d *daemon) acceptOperators(ctx context.Context) error {
 	return nil
 }
 
-// listenForOperators opens the operator socket. Without a database, the engine has made the data directory, and no other
-// server has it open.
+// listenForOperators opens the operator socket. Without a database, the engine has made the data directory and locked it.
 func (d *daemon) listenForOperators(ctx context.Context) (net.Listener, error) {
 	if d.Store != "" {
 		if err := os.MkdirAll(d.Data, 0o700); err != nil {
@@ -81,8 +80,7 @@ func (d *daemon) acceptMigration(mux *http.ServeMux) {
 	})
 }
 
-// acceptAdmins serves the admin pages, unless they are off. After the signal to stop, /readyz answers that the service
-// is stopping.
+// acceptAdmins serves the admin pages, unless they are off. After the signal to stop, /readyz says so.
 func (d *daemon) acceptAdmins(ctx context.Context) error {
 	if d.Admin == adminOff {
 		return nil
@@ -193,8 +191,7 @@ func (d *daemon) inheritSockets(context.Context) error {
 	return nil
 }
 
-// inherit checks a socket and takes it. It refuses what the service would not use: connections would wait in such a
-// socket for ever.
+// inherit checks a socket and takes it. It refuses what the service would not use: there connections would wait for ever.
 func inherit(cfg config, name string, file *os.File) (net.Listener, error) {
 	switch {
 	case name != socketHTTP && name != socketHTTPS && name != socketAdmin:

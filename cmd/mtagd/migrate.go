@@ -203,8 +203,7 @@ const migratePath = "/migrate"
 const migrationLogInterval = 30 * time.Second
 
 // handleMigration lets the operator socket migrate the running server's data. After a successful migration it answers, and
-// then calls moved. A migration is cancelled when its command ends or when ctx ends. wait waits for the migration to end,
-// and prevents another one.
+// then calls moved. The end of its command or of ctx cancels a migration. wait waits for its end, and prevents another one.
 func handleMigration(ctx context.Context, mux *http.ServeMux, engine store.Engine, log *slog.Logger, moved func(to string)) (wait func()) {
 	stopping := ctx
 	busy := make(chan struct{}, 1)

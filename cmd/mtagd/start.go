@@ -69,8 +69,7 @@ func (d *daemon) awaitDatabase(ctx context.Context, step func() error) error {
 	}
 }
 
-// watchDomains checks in the background whether all domains can be claimed. The check reads every claim, and the service
-// must not wait for that.
+// watchDomains checks in the background whether all domains can be claimed. The service does not wait: every claim is read.
 func (d *daemon) watchDomains(context.Context) error {
 	d.inBackground(func(ctx context.Context) {
 		if err := checkDomains(ctx, d.engine, d.claimable(), d.Log); err != nil && ctx.Err() == nil {
@@ -90,8 +89,7 @@ func (d *daemon) takePorts(context.Context) (err error) {
 	return err
 }
 
-// listen returns the socket of this name that systemd has opened. Otherwise it opens one at the address of the flag with
-// this name.
+// listen returns the socket of this name that systemd has opened. Otherwise it opens one at the flag's address.
 func (d *daemon) listen(name, address string) (net.Listener, error) {
 	listener := d.inherited[name]
 	if listener == nil {
@@ -236,8 +234,7 @@ func (d *daemon) system() console.System {
 	return s
 }
 
-// tagURL is the address of a tag host, or of the base host. In development mode it has no TLS, and the port that the
-// service listens on.
+// tagURL is the address of a tag host, or of the base host. In development mode it has no TLS, and a port.
 func (d *daemon) tagURL(host string) string {
 	if d.Dev == nil {
 		return "https://" + host

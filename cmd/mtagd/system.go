@@ -89,8 +89,7 @@ func (d *diskMetrics) view() (disks []console.Disk) {
 	return disks
 }
 
-// usedBytes returns the space that a file, or all files in a directory, take on the disk. Files that have just been
-// deleted are left out.
+// usedBytes returns the space that a file, or all files in a directory, take on the disk. Files just deleted do not count.
 func usedBytes(path string) (bytes float64, err error) {
 	err = filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
 		var info fs.FileInfo

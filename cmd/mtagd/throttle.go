@@ -19,8 +19,7 @@ const (
 	throttleInterval = time.Minute
 )
 
-// maxMessages bounds the memory: a few messages contain text that is not a constant of the program. Messages beyond it
-// count as one.
+// maxMessages bounds the memory: a few messages are not constants of the program. Those beyond it count as one.
 const (
 	maxMessages  = 1000
 	otherMessage = "other messages"

@@ -51,8 +51,7 @@ type Buckets struct {
 	table Table        // among those that are shared
 }
 
-// Seed makes keys of names. It is secret: strangers must not choose which keys share a set. Nodes that share limits have the
-// same.
+// Seed makes keys of names. It is secret: strangers must not choose which keys share a set. Nodes share it.
 type Seed [2]uint64
 
 // The size of the table: 57,344 buckets in 2.5 MiB.
@@ -236,8 +235,7 @@ func (b *Buckets) hear(other spent, now time.Time) {
 	s.find(k, other.Rate, now.UnixNano()).take(other.Tokens, other.Rate)
 }
 
-// find returns the level of a key, as of now. A key without a place gets that of the bucket which is full, or will be
-// soonest.
+// find returns the level of a key, as of now. A new key gets the place of the bucket which is full, or will be soonest.
 func (s *set) find(k Key, r Rate, now int64) *level {
 	if i := slices.Index(s.keys[:], k); i >= 0 {
 		l := &s.levels[i]

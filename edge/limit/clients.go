@@ -23,8 +23,7 @@ const addressBurst = 30 * time.Second // at the address's rate
 // TooManyFromAddress is the message of a 429 that Clients causes.
 const TooManyFromAddress = "Too many requests from this address, please retry"
 
-// Clients limits the requests and events of each client address, on all ports and hosts of the service. A nil Clients
-// has no limit.
+// Clients limits the requests and events of each client address, on all ports and hosts. A nil Clients has no limit.
 type Clients struct {
 	addresses *Addresses
 	refusals  *Refusals

@@ -55,8 +55,7 @@ const (
 	maxTold       = 1000 // keys in one message; further keys are told of a second later
 )
 
-// spent is how many tokens a node has given from one bucket. A message is a sequence of these, as encoding/binary writes them:
-// big-endian, without gaps.
+// spent is how many tokens a node has given from one bucket. A message is a sequence of these: big-endian, without gaps.
 type spent struct {
 	Bucket spentKey
 	Tokens float64

@@ -94,8 +94,7 @@ type Entry struct {
 	sender uint64 // a hash of the first sender's address; 0 when addresses do not tell senders apart
 }
 
-// Memory is what is remembered of all merchants. All methods may be called from many goroutines at once. A nil Memory
-// remembers nothing.
+// Memory is what is remembered of all merchants. It is safe for concurrent use. A nil Memory remembers nothing.
 type Memory struct {
 	now     func() time.Time
 	began   time.Time

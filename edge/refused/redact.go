@@ -23,8 +23,7 @@ import (
 //   - The event's name: a known one, one that is nearly known, or one in PascalCase.
 //   - The origin: scheme, host and port.
 //
-// A name is not kept if it contains one of the event's identifiers, or more than maxDigits digits, as ids and phone numbers
-// do.
+// A name is not kept if it contains one of the event's identifiers, or more than maxDigits digits.
 const (
 	maxDigits   = 4
 	maxName     = 40       // bytes of a field's name
@@ -34,8 +33,7 @@ const (
 	maxDepth    = 5        // of a sample
 	leastPart   = 3        // bytes of an identifier that must not be in a name; everything has a shorter one in it
 
-	// Of an event with longer or more identifiers, no name is kept but those of the contract: a stranger could make
-	// comparing them slow.
+	// Of an event with longer or more identifiers, no name is kept but those of the contract: comparing them could be slow.
 	maxIdentifier = 256 // bytes
 	maxParts      = 50  // of all identifiers
 	maxNames      = 200 // of fields; the others are counted
@@ -142,8 +140,7 @@ func shownField(name string, atTop bool, ids *identifiers) bool {
 	return atTop && name != "" && len(name) <= maxName && !tellsOf(name, ids) && hasOnly(letters+numbers+"_-", name)
 }
 
-// tellsOf reports whether a name may identify a person: it contains an identifier, a word before the @ of an email, or many
-// digits.
+// tellsOf reports whether a name may identify a person: it has an identifier, a part of an email, or many digits.
 func tellsOf(name string, ids *identifiers) bool {
 	if digits(name) > maxDigits || ids.tooMany {
 		return true

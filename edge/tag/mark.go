@@ -65,8 +65,7 @@ func (b *batch) clear() {
 
 var batchPool = sync.Pool{New: func() any { return new(batch) }}
 
-// markBatch answers an array of events with one result for each, in order. A result is the answer that the event would
-// have got alone.
+// markBatch answers an array of events with one result for each, in order. A result is the answer to the event alone.
 func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, body []byte) {
 	b := batchPool.Get().(*batch)
 	if s.parseBatch(ctx, tag, from, body, b) && (len(b.marks) == 0 || s.record(ctx, tag, from, b.marks)) {

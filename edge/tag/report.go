@@ -14,8 +14,7 @@ import (
 	"mtagd/store"
 )
 
-// reporter tells package refused of events that were refused, and of odd ones that were accepted. A nil reporter does
-// nothing.
+// reporter tells package refused of events that were refused, and of odd ones that were not. A nil reporter does nothing.
 type reporter struct {
 	memory    *refused.Memory
 	addresses bool // tell senders apart by their addresses
@@ -38,8 +37,7 @@ func (r *reporter) result(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender
 	}
 }
 
-// event returns what is known of an event when its request is, and of its sender. f has the event's fields; nil when they
-// were not read.
+// event returns what is known of an event when its request is, and of its sender. f is nil when its fields were not read.
 func (r *reporter) event(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, f *fields) refused.Event {
 	e := refused.Event{
 		Merchant: tag.Merchant,

@@ -37,8 +37,7 @@ type Route struct {
 	query []byte // as it was sent
 }
 
-// NewRoute finds the route of a request. host is as store.HostName returns it; path and query are as the client sent
-// them.
+// NewRoute finds the route of a request. host is as store.HostName returns it; path and query are as sent.
 func NewRoute(host string, path, query []byte) Route {
 	r := Route{host: host, query: query}
 	name, id, hasID := splitPath(path)
@@ -78,8 +77,7 @@ func endpointNamed(name []byte) Endpoint {
 }
 
 // findTag returns the active tag of a request and the settings of its merchant. It is the tag that the route names, or the
-// host's only tag when the route names none. If there is none, or if it is suspended, findTag returns the answer that
-// refuses the request.
+// host's only tag when the route names none. If there is none, or if it is suspended, findTag returns the refusal.
 func (s *Server) findTag(route Route) (store.Tag, store.MerchantSettings, *answer) {
 	host := route.host
 	if host == s.cfg.ClientTagHost {
@@ -110,8 +108,7 @@ func refusalByState(tag *store.Tag, settings store.MerchantSettings) *answer {
 	return nil
 }
 
-// tagID returns the tag id in the path, or else the one in the query (?tagId=), percent-decoded. It returns false
-// when the request names no tag.
+// tagID returns the tag id in the path, or else the one in the query (?tagId=), percent-decoded, and false without one.
 func (r *Route) tagID() (store.TagID, bool) {
 	if r.id != nil {
 		return decodeTagID(r.id, url.PathUnescape), true

@@ -42,8 +42,7 @@ type scripts struct {
 	making *sync.Mutex
 }
 
-// combination has a bit for each extra, and one more for names that are no extra. So however clients write a list,
-// there are few combinations.
+// combination has a bit for each extra, and one for all other names. So however clients write a list, there are few.
 type combination uint
 
 func newScripts(v sdk.Version, making *sync.Mutex) *scripts {

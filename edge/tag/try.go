@@ -24,8 +24,7 @@ const maxTrialFindings = 200
 
 // Try takes the body of a request to the partner API. It returns what POST /mark would answer to that body, and what is
 // wrong with the events. It records nothing and links nothing. It reads the body as POST /mark does, without a cookie.
-// withSecret: the sender has the merchant's secret. Try knows neither limits nor persons whose events are refused after an
-// erasure.
+// withSecret: the sender has the merchant's secret. Try knows neither limits nor suppressed persons.
 func Try(ctx context.Context, r *fasthttp.RequestCtx, engine store.Engine, tag store.Tag, withSecret bool, now time.Time) (Trial, error) {
 	settings := engine.Directory().Settings(&tag)
 	t := trial{

@@ -78,8 +78,7 @@ const (
 )
 
 // Fill creates the small merchant, others-1 more, and then the large one, and sends their events. The large one has the
-// given number of events. All are spread over the last days. The result is that of the phase that sent the large
-// merchant's events.
+// given number of events. All are spread over the last days. The result is that of the large one's phase.
 func Fill(ctx context.Context, api *Client, events, days, others int) (*Manifest, *load.Result, error) {
 	start := time.Now().UTC().Truncate(time.Second).AddDate(0, 0, -days)
 	span := time.Duration(days)*24*time.Hour - time.Hour // the last event is an hour ago

@@ -84,8 +84,7 @@ func viewKey(k store.Key) keyView {
 	return keyView{k.ID, k.Name, k.Scope.String(), k.Personal, timestamp(k.CreatedAt), (*timestamp)(k.ExpiresAt), (*timestamp)(k.RevokedAt), timestamp(k.LastUsedAt)}
 }
 
-// lifetime is how long a key is valid. Zero means that it never expires. On the command line, only leaving out the flag
-// means that: the flag refuses zero.
+// lifetime is how long a key is valid. Zero means for ever; the flag itself refuses zero.
 type lifetime time.Duration
 
 const (

@@ -53,8 +53,7 @@ func (c Client) Run(ctx context.Context, command Command) (result []byte, err er
 	return result, err
 }
 
-// WhileInUse repeats try for up to ten seconds while the data is in use: a server is starting or stopping, or another
-// command runs.
+// WhileInUse repeats try for up to ten seconds while the data is in use, as by a server that starts or stops.
 func WhileInUse(ctx context.Context, try func() error) error {
 	deadline, cancel := context.WithTimeout(ctx, busyTimeout)
 	defer cancel()

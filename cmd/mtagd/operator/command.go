@@ -45,8 +45,7 @@ type Commands struct {
 	Audit    AuditCommand     `cmd:"" help:"Show who changed what. Works with and without a running server."`
 }
 
-// Command is an operator command. If the values of its flags need a check, it has a method Validate, which the
-// parser of the command line calls.
+// Command is an operator command. Its method Validate, if there is one, checks the flags: the parser calls it.
 type Command interface {
 	// apply runs the command and returns its result, which is printed as JSON.
 	apply(ctx context.Context, control store.Control) (any, error)
@@ -165,8 +164,7 @@ func parseSize(text string) (store.Limit, error) {
 // ParseSize parses a size in bytes, such as 64MiB.
 func ParseSize(text string) (bytes int64, err error) {
 	n, err := humanize.ParseBytes(text)
-	// A number without a unit is more likely a mistake than a number of bytes. A comma would separate thousands, but some
-	// write it for the decimal point.
+	// A number without a unit is more likely a mistake than a number of bytes. Some write a comma for the decimal point.
 	unit := strings.TrimLeft(text, "0123456789.")
 	if err != nil || n == 0 || n > math.MaxInt64 || unit == "" || unit[0] == ',' {
 		return 0, fmt.Errorf("must be a size such as 64MiB or 1.5GiB, not %q", text)

@@ -132,8 +132,7 @@ func Decode(w http.ResponseWriter, r *http.Request, message any) bool {
 	return err == nil
 }
 
-// wireError makes the error that is sent over the socket. It has the kind and the text of err, even internal details:
-// only operators read it.
+// wireError makes the error that is sent over the socket. It has the whole text of err: only operators read it.
 func wireError(err error) *store.Error {
 	if e, ok := errors.AsType[*store.Error](err); ok {
 		return e

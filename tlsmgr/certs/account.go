@@ -44,8 +44,7 @@ func newAccount(cfg Config, client *acme.Client, storage certmagic.Storage, issu
 	return a
 }
 
-// open returns the account, which it registers first if needed. again makes it ask the CA again, which no longer knows the
-// account.
+// open returns the account, which it registers first if needed. again: the CA no longer knows the account.
 func (a *account) open(ctx context.Context, again bool) (acme.Account, error) {
 	if err := a.one.Acquire(ctx, 1); err != nil {
 		return acme.Account{}, err

@@ -127,8 +127,7 @@ func (c *Certificates) loadNew() {
 }
 
 // DNSFound takes the finding of a recheck of a tag host's DNS. When DNS leads elsewhere, the certificate is no longer
-// renewed and an order in progress ends. When DNS leads here again, the certificate is renewed again; if it is
-// missing or has expired, it is ordered.
+// renewed and an order in progress ends. When DNS leads here again, it is renewed, or ordered if it is missing.
 func (c *Certificates) DNSFound(host string, f store.DNSFinding) {
 	if wasElsewhere := c.states.noteDNS(host, f); wasElsewhere || c.magic.expiryOf(host).IsZero() {
 		c.ensureCertificate(host)

@@ -12,8 +12,7 @@ import (
 // hostStates holds the state of each host that may have a certificate. It must hold no other names: strangers can send
 // any number of them.
 type hostStates struct {
-	// mu must not be held while certmagic's cache is called. The cache calls leadsElsewhere while it is locked, so
-	// that would be a deadlock.
+	// mu must not be held while certmagic's cache is called. The locked cache calls leadsElsewhere: a deadlock.
 	mu     sync.Mutex
 	byName map[string]*hostState
 }

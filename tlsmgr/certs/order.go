@@ -76,8 +76,7 @@ func (c *Certificates) startOrder(host string, h *hostState) {
 	})
 }
 
-// endAttempt notes the outcome of an attempt, and wakes the handshakes that wait for it. It reports whether to retry,
-// and after how long.
+// endAttempt notes the outcome of an attempt, and wakes the handshakes that wait. It returns whether to retry, and when.
 func (c *Certificates) endAttempt(host string, h *hostState, err error, failures int) (wait time.Duration, retry bool) {
 	c.states.mu.Lock()
 	defer c.states.mu.Unlock()
@@ -100,8 +99,7 @@ func (c *Certificates) endAttempt(host string, h *hostState, err error, failures
 }
 
 // try is one attempt of an order. It loads the host's certificate from disk. When there is none, or it is due for
-// renewal, try gets one from the CA. A certificate on disk is due when the service was down for weeks, or when the
-// host's DNS led elsewhere for weeks.
+// renewal, try gets one from the CA. One on disk is due when the service was down, or DNS led elsewhere, for weeks.
 func (c *Certificates) try(host string, h *hostState) error {
 	old, err := c.magic.load(c.ctx, host)
 	if isUnusable(err) {

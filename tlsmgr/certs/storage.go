@@ -75,8 +75,7 @@ var (
 const (
 	// leasePoll is the mean time between two looks whether a lease is free that another node has.
 	leasePoll = 500 * time.Millisecond
-	// existsWithin is how long Exists waits for a store that does not answer. It cannot return an error, and false
-	// would order a certificate.
+	// existsWithin is how long Exists waits for a store's answer. It returns no error, and false would order a certificate.
 	existsWithin = 30 * time.Second
 )
 

@@ -202,8 +202,7 @@ func (t *turns) bringForward(host string) {
 	}
 }
 
-// before returns how many orders go before the order of a host that waits for its turn. waits is false when it does not
-// wait.
+// before returns how many orders go before that of a host, and whether that waits for its turn.
 func (t *turns) before(host string) (n int, waits bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -22,13 +22,11 @@ const (
 	nameServerTimeout = time.Second
 )
 
-// siblingTimeout limits the wait for a name's records of other types after the first answer about the name. A server
-// that has given one answer has the others at hand, but some servers never answer questions about a type they do not
-// know.
+// siblingTimeout limits the wait for a name's records of other types after the first answer about the name. A server then has
+// the others at hand, but some never answer questions about a type they do not know.
 const siblingTimeout = time.Second
 
-// Reasons why a server that was reached gave no usable answer. Any other error of ask means that the server was
-// not reached.
+// Why a server that was reached gave no usable answer. Any other error of ask means that it was not reached.
 var (
 	errTimeout   = errors.New("no answer in time")
 	errNoTCP     = errors.New("truncated over UDP, no answer over TCP")
@@ -174,8 +172,7 @@ func (s nameServer) exchange(ctx context.Context, network string, question *miek
 		return nil, asTimeout(ctx, err)
 	}
 	defer conn.Close()
-	// When ctx ends, by its timeout or because the answer is no longer needed, a deadline in the past makes the read
-	// below fail.
+	// When ctx ends, by its timeout or because the answer is not needed any more, the read below fails.
 	defer context.AfterFunc(ctx, func() {
 		_ = conn.SetDeadline(time.Unix(1, 0)) // an error means that the connection is closed already
 	})()
@@ -276,8 +273,7 @@ func (s nameServer) referral(m *miekg.Msg) *delegation {
 	return d
 }
 
-// addressOf is the address in an A or AAAA record, or the zero Addr if the record is malformed and has none. It returns false
-// for other records.
+// addressOf is the address in an A or AAAA record; the zero Addr in a malformed one. It returns false for other records.
 func addressOf(rr miekg.RR) (netip.Addr, bool) {
 	var ip net.IP
 	switch rr := rr.(type) {

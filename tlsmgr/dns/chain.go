@@ -14,8 +14,7 @@ import (
 	"mtagd/store"
 )
 
-// maxHops is the number of CNAME records that may lie between a host and the target. Resolvers give up at about
-// the same number.
+// maxHops is the number of CNAME records that may lie between a host and the target. Resolvers give up at about it.
 const maxHops = 8
 
 // chain follows the CNAME records from a host, as one side sees them.
@@ -173,8 +172,7 @@ func (c *chain) missing(ctx context.Context, seen view) observation {
 		return c.wrong("no_domain", fmt.Sprintf("the domain %s does not exist in DNS", bare(root)),
 			fmt.Sprintf("register it, or have its name servers entered, and add a CNAME record for %s that points to %s", bare(c.host), bare(c.target)))
 	}
-	// The forms of DNS providers append the domain to a name without a final dot. Then the record is at a name that ends
-	// with the domain twice.
+	// DNS providers append the domain to a name without a final dot: then the record's name ends with the domain twice.
 	ctx, cancel := context.WithTimeout(ctx, graceTimeout)
 	defer cancel()
 	twice := c.host + root
@@ -208,8 +206,7 @@ func (c *chain) points(path []string, to string) string {
 	return bare(path[0]) + " points to " + bare(to)
 }
 
-// wrong is the observation of a mistake that the merchant has to correct. The default fix is to point the host to the
-// target.
+// wrong is the observation of a mistake that the merchant has to correct. The default fix: point to the target.
 func (c *chain) wrong(code, fact, fix string) observation {
 	if fix == "" {
 		fix = "point it to " + bare(c.target)

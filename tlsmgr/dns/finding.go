@@ -198,8 +198,7 @@ func weigh(own side, resolvers []side, caa observation) store.DNSFinding {
 
 const waitForTTL = "resolvers keep old answers until their TTL runs out, so try again in a few minutes"
 
-// correctFinding is the finding for a host that reaches the target. Its detail adds the exception and what is wrong with
-// CAA records.
+// correctFinding is the finding for a host that reaches the target. Its detail has exceptions and CAA records.
 func correctFinding(s, caa observation) store.DNSFinding {
 	f := finding(store.DNSCorrect, s.code, s.fact, s.exception)
 	if caa.code != "" {

@@ -163,8 +163,7 @@ func (l *lookup) anyResolver(ctx context.Context, name string, qtype uint16) (*m
 	return best.m, best.err
 }
 
-// allAddresses returns the addresses of a name from all resolvers together. If no resolver knows one, it returns one of
-// their errors.
+// allAddresses returns the addresses of a name from all resolvers together. If none knows one, it returns an error.
 func (l *lookup) allAddresses(ctx context.Context, name string) (map[netip.Addr]bool, error) {
 	known := make([]map[netip.Addr]bool, len(l.resolvers))
 	errs := make([]error, len(l.resolvers))

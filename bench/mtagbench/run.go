@@ -72,7 +72,7 @@ func (c *runCommand) Run(p *program) error {
 	return p.measure(c.Temp, func(dir string, servers *server.Group) (err error) {
 		b := &benchmark{runCommand: c, program: p}
 		busy := loadAverage()
-		if b.synced, b.syncedTarget, err = servers.StartFile(filepath.Join(dir, "synced")); err != nil {
+		if b.synced, b.syncedTarget, err = servers.StartOwn("file", filepath.Join(dir, "synced")); err != nil {
 			return err
 		}
 		if b.mtagd, err = servers.StartMtagd(c.Server, filepath.Join(dir, "data")); err != nil {

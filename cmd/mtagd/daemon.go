@@ -232,10 +232,9 @@ func (d *daemon) onStop(undo func()) {
 }
 
 // stop undoes the steps, the last one first.
-func (d *daemon) stop() error {
-	var errs []error
+func (d *daemon) stop() (err error) {
 	for _, undo := range slices.Backward(d.stops) {
-		errs = append(errs, undo())
+		err = errors.Join(err, undo())
 	}
-	return errors.Join(errs...)
+	return err
 }

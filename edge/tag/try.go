@@ -2,6 +2,7 @@ package tag
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
@@ -40,7 +41,7 @@ func Try(ctx context.Context, r *fasthttp.RequestCtx, engine store.Engine, tag s
 	if before == nil && engine.Ready() != nil {
 		before = unavailable
 	}
-	if before != nil { // the answer comes before the body is read
+	if before != nil { // it comes before the body is read
 		t.Status, t.Answer = before.status, before.body
 		t.Findings = append([]check.Finding{refusalFinding(before, nil)}, t.Findings...)
 	}
@@ -123,19 +124,14 @@ func (t *trial) resolve(ctx context.Context, id *store.Identity) (*answer, error
 		}
 		return accepted, nil
 	}
-	for _, k := range id.Keys() {
-		if t.linked[k] {
-			return accepted, nil
-		}
+	if slices.ContainsFunc(id.Keys(), func(k store.IdentityKey) bool { return t.linked[k] }) {
+		return accepted, nil
 	}
 	muid, err := t.engine.Resolve(ctx, t.tag.Merchant, *id)
-	if err != nil {
-		return nil, err
-	}
 	if muid == "" {
-		return noMUIDFound, nil
+		return noMUIDFound, err
 	}
-	return accepted, nil
+	return accepted, err
 }
 
 // refusalFinding returns a refusal as a finding. f is nil when no fields were read.

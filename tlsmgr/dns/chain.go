@@ -64,7 +64,7 @@ func (c *chain) combine(ctx context.Context, path []string, views []view) observ
 	disagree := false
 	for _, o := range opinions {
 		s := c.judge(ctx, path, o)
-		if _, ok := first[s.verdict]; !ok {
+		if _, known := first[s.verdict]; !known {
 			first[s.verdict] = s
 		}
 		if o[0].err != nil {

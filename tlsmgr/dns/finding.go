@@ -143,16 +143,14 @@ func weigh(own side, resolvers []side, caa observation) store.DNSFinding {
 	if len(resolvers) == 0 {
 		return finding(store.DNSUnreachable, "unreachable", "no DNS resolver can be reached", "try again later")
 	}
-	find := func(match func(side) bool) (side, bool) {
-		if i := slices.IndexFunc(resolvers, match); i >= 0 {
-			return resolvers[i], true
-		}
-		return side{}, false
+	first := map[store.DNSVerdict]side{}
+	for _, s := range slices.Backward(resolvers) {
+		first[s.verdict] = s
 	}
-	correct, someCorrect := find(func(s side) bool { return s.verdict == store.DNSCorrect })
-	wrong, someWrong := find(func(s side) bool { return s.verdict == store.DNSWrong })
-	pending, somePending := find(func(s side) bool { return s.verdict == store.DNSPending })
-	bogus, someBogus := find(func(s side) bool { return s.code == "dnssec_bogus" })
+	correct, someCorrect := first[store.DNSCorrect]
+	wrong, someWrong := first[store.DNSWrong]
+	pending, somePending := first[store.DNSPending]
+	bogus := slices.IndexFunc(resolvers, func(s side) bool { return s.code == "dnssec_bogus" })
 	allCorrect := !someWrong && !somePending
 
 	switch {
@@ -163,8 +161,8 @@ func weigh(own side, resolvers []side, caa observation) store.DNSFinding {
 		return correctFinding(correct.observation, caa)
 
 	// Some sides reach the target, or may reach it.
-	case someBogus && !someWrong && own.verdict != store.DNSWrong:
-		return oneSide(bogus)
+	case bogus >= 0 && !someWrong && own.verdict != store.DNSWrong:
+		return oneSide(resolvers[bogus])
 	case own.verdict == store.DNSCorrect && someWrong:
 		return twoSides("partly_propagated", own, wrong, waitForTTL)
 	case own.verdict == store.DNSCorrect && someCorrect:

@@ -144,7 +144,7 @@ func (g *Group) StartQueues(p *Postgres, n, connections int) (servers []*Process
 		return nil, nil, err
 	}
 	for range n {
-		process, target, err := g.startOwn("queue", p.URL(), strconv.Itoa(connections))
+		process, target, err := g.StartOwn("queue", p.URL(), strconv.Itoa(connections))
 		if err != nil {
 			return servers, nil, err
 		}

@@ -72,21 +72,14 @@ func PrintList[T any](w io.Writer, asJSON bool, items []T, head string, row func
 }
 
 func actorText(a store.Actor) string {
-	if a.Name == "" {
-		return string(a.Kind)
-	}
-	return string(a.Kind) + " " + a.Name
+	return strings.TrimSpace(string(a.Kind) + " " + a.Name)
 }
 
 func detailText(e store.AuditEntry) string {
-	switch {
-	case e.Reason == "":
+	if e.Reason == "" {
 		return e.Detail
-	case e.Detail == "":
-		return "reason: " + e.Reason
-	default:
-		return e.Detail + ", reason: " + e.Reason
 	}
+	return strings.TrimPrefix(e.Detail+", reason: "+e.Reason, ", ")
 }
 
 // moment is a time on the command line.

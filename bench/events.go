@@ -3,8 +3,7 @@
 //	make bench-steps > new.txt
 //	go run golang.org/x/perf/cmd/benchstat@latest old.txt new.txt
 //
-// The program in mtagbench measures the whole service, over loopback, with the client in another process. Both use the
-// files here:
+// The program in mtagbench measures the whole service, over loopback, from another process. Both use the files here:
 //
 //	events.go  the events that every benchmark sends
 //	synced.go  the server that does nothing, and the one that syncs bodies to a file, with which mtagd is compared
@@ -118,8 +117,7 @@ func appendDigits(b []byte, n uint64, digits int) []byte {
 	return b
 }
 
-// mix is a hash of n. Every run gets the same values, but successive values are unrelated, so that their order helps no
-// store.
+// mix is a hash of n. Every run gets the same values; successive ones are unrelated: their order helps no store.
 func mix(n uint64) uint64 {
 	high, low := bits.Mul64(n+0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9)
 	return high ^ low ^ low>>29

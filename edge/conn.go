@@ -153,9 +153,8 @@ func (c *conn) endWaiting() {
 	}
 }
 
-// armRead arms a read deadline, but never replaces that of stopReading, which may run concurrently. So it arms first
-// and checks then. If readingStopped is set, armRead arms the deadline of stopReading again. If it is not set yet,
-// stopReading will arm its deadline after this one.
+// armRead arms a read deadline, but never replaces that of stopReading, which may run concurrently. So it arms first and
+// checks then. If readingStopped is set, it arms that deadline again; if not yet, stopReading will.
 func (c *conn) armRead(t time.Time) error {
 	err := c.TCPConn.SetReadDeadline(t)
 	if c.readingStopped.Load() {

@@ -119,8 +119,7 @@ func (s *Server) readTarget(ctx *fasthttp.RequestCtx) (target, string) {
 	return t, fault
 }
 
-// isOwnHost reports whether a host may be asked for on the connection of a request. With TLS that is the host whose
-// certificate the client has checked.
+// isOwnHost reports whether a host may be asked for on the connection of a request. With TLS that is the certificate's.
 func isOwnHost(ctx *fasthttp.RequestCtx, host string) bool {
 	c := ctx.Conn().(*clientConn)
 	return !c.secure || host == c.serverName

@@ -24,8 +24,7 @@ const sendBuffer = 128 << 10
 
 // listener accepts TCP connections. It finds the client of each one, and refuses those of clients that have too many. A
 // connection from a trusted address begins with a PROXY protocol header, version 1 or 2, which names the client. It is
-// required: behind a proxy that sends none, a client could send its own and name any address. On connections from all
-// other addresses no header is read.
+// required: behind a proxy that sends none, a client could send its own and name any address. Others' is not read.
 type listener struct {
 	net.Listener // of *net.TCPConn
 	open         *connections

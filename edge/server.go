@@ -1,6 +1,5 @@
-// Package edge is the front door of the process: it owns the listeners and connections. It reads each request,
-// decides by the Host header which protocol the request is for, and passes it on: to the tag protocol (package tag)
-// or to the partner API.
+// Package edge is the front door of the process: it owns the listeners and connections. It reads each request, decides by
+// the Host header which protocol it is for, and passes it on: to the tag protocol (package tag) or to the partner API.
 //
 // Read in this order:
 //
@@ -146,9 +145,8 @@ const idleEnd = 50 * time.Millisecond
 // request. Clients open connections in advance: with their read timeout, every stop would take 15 seconds.
 const arrivalTime = 2 * time.Second
 
-// Shutdown stops accepting connections. It returns nil when all requests that had arrived are answered, or ctx's error
-// when ctx ends first. From the call on, each answer closes its connection. The engine must stay open until Shutdown
-// has returned.
+// Shutdown stops accepting connections. It returns nil when all requests that had arrived are answered, or ctx's error when
+// ctx ends first. From now on, each answer closes its connection. The engine must stay open until Shutdown has returned.
 //
 // It does not shut fasthttp down. That would close connections that seem idle while their next request is read and recorded,
 // and drop answers that are buffered because more requests wait on the connection.
@@ -165,8 +163,7 @@ func (s *Server) Connections() int { return s.open.count() }
 // clientsAtLeast is how many clients it takes to use all connections, when ConnectionsPerAddress limits them.
 const clientsAtLeast = 8
 
-// maxConnections returns how many connections may be open. It leaves an eighth of the process's descriptors, and 64
-// more, to the engine's files.
+// maxConnections returns how many connections may be open. An eighth of the descriptors, and 64 more, are the engine's.
 func maxConnections() (int, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

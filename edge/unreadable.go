@@ -17,8 +17,7 @@ import (
 	"mtagd/store"
 )
 
-// handleExpect answers a client that asks before it sends its body (Expect: 100-continue). A body that would be refused
-// is refused now.
+// handleExpect answers a client that asks before it sends its body (Expect: 100-continue). It may refuse the body now.
 func (f *front) handleExpect(ctx *fasthttp.RequestCtx) int {
 	c := connOf(ctx)
 	isRefused := c.headDecides || c.bodyRefused != nil

@@ -89,8 +89,7 @@ func writeReady(w http.ResponseWriter, err error) {
 
 // guardAdmin decides who may see the admin pages, because profiles expose the program's memory: if a token is set, who has
 // it, on loopback too; else who is on this machine. Without the token it shows only whether the service runs and is ready,
-// without the reason: probes of Kubernetes and of load balancers then need no secret. A token cannot be guessed, so wrong
-// ones are only counted.
+// without the reason: so probes of load balancers need no secret. A token cannot be guessed, so wrong ones are only counted.
 func guardAdmin(pages http.Handler, ready func() error, token string, refusals *limit.Refusals) http.Handler {
 	if token == "" {
 		return onlyLoopbackHosts(pages)

@@ -169,9 +169,8 @@ const (
 	socketAdmin = "admin"
 )
 
-// inheritSockets takes the listening sockets that systemd has opened for the service (sd_listen_fds(3)). systemd keeps
-// them open while the service restarts, so no connection is refused: it waits in its socket. The addresses of the flags
-// are not used for these sockets.
+// inheritSockets takes the listening sockets that systemd has opened for the service (sd_listen_fds(3)). systemd keeps them
+// open while the service restarts, so no connection is refused: it waits in its socket. The flags' addresses are not used.
 func (d *daemon) inheritSockets(context.Context) error {
 	if d.inherited = d.Sockets; d.inherited != nil {
 		return nil // those from before a migration

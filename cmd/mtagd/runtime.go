@@ -97,8 +97,7 @@ func limitMemory(ctx context.Context, connections func() int) {
 	}()
 }
 
-// yieldToOthers gives this process the lowest priority for processors and disks. The kernel has a priority for each thread;
-// new threads inherit it.
+// yieldToOthers gives this process the lowest priority for processors and disks. Each thread has one; new ones inherit it.
 func yieldToOthers() error {
 	const (
 		ioprioWhoProcess = 1

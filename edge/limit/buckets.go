@@ -38,8 +38,7 @@ func RateFor(perSecond float64, burst time.Duration) Rate {
 	return Rate{perSecond, perSecond * burst.Seconds()}
 }
 
-// Buckets has a token bucket for each key. Every bucket begins full. All methods may be called from many goroutines at
-// once. They allocate nothing.
+// Buckets has a token bucket for each key. Every bucket begins full. It is safe for concurrent use. Nothing is allocated.
 //
 // Memory is fixed. A bucket needs a place only until it is full again, so the keys that need one are those that take
 // more than they may. When there are too many of them, the bucket that will be full soonest is forgotten: its key may
@@ -205,8 +204,7 @@ func (b *Buckets) mayBeEmpty(p *Portion, l *level) bool {
 	return l.taken*others >= left && (l.mine+b.share.untold(b.table, p.Key))*others >= left
 }
 
-// change takes n tokens from a bucket even if it is empty, or puts back as many when n is less than 0. It notes for the other
-// nodes that some were taken.
+// change takes n tokens from a bucket even if it is empty, or puts some back. It notes for the other nodes what was taken.
 func (b *Buckets) change(k Key, n, taken int64, r Rate, now time.Time) {
 	s := &b.sets[k%numSets]
 	s.mu.Lock()

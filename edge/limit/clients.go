@@ -42,8 +42,7 @@ func NewClients(perSecond int, nodes *Exchange, refusals *Refusals, log *slog.Lo
 	return &Clients{addresses: addresses, refusals: refusals, log: log}
 }
 
-// Take takes n tokens of the client that sent a request. When there are none, it counts a refusal, and returns how long
-// the client must wait.
+// Take takes n tokens of the client that sent a request. Without any, it counts a refusal, and returns how long to wait.
 func (c *Clients) Take(ctx *fasthttp.RequestCtx, client netip.Addr, n int, now time.Time) (wait time.Duration) {
 	if c == nil {
 		return 0

@@ -11,9 +11,8 @@ import (
 	"time"
 )
 
-// Exchange connects the limits of several nodes. Once a second each node sends the others the tokens that it gave from its
-// buckets, and subtracts from its buckets the tokens that the others gave. It leaves out a key until the key has taken a
-// hundredth of its burst.
+// Exchange connects the limits of several nodes. Once a second each node sends the others the tokens that it gave, and
+// subtracts those that the others gave. It leaves out a key until the key has taken a hundredth of its burst.
 //
 // So a limit holds over all nodes, but late: until the nodes hear of each other, each can give a full bucket. Tokens that
 // were given beyond the limit are subtracted later, so the rate over all nodes is kept in the long run. Only strict portions

@@ -39,8 +39,7 @@ const (
 	maxNames      = 200 // of fields; the others are counted
 )
 
-// identifiers are the texts that must not be in a name, in lower case: each identifier of an event, and the words before the
-// @ of its emails.
+// identifiers are the texts that must not be in a name, in lower case: an event's identifiers, and the words before an @.
 type identifiers struct {
 	parts   []string
 	tooMany bool
@@ -195,8 +194,7 @@ func place(path string) string {
 	return strings.Join(parts, "/")
 }
 
-// shownOrigin returns an origin as it is kept. It returns "" for a text that is no origin, and for an origin that may
-// identify the visitor.
+// shownOrigin returns an origin as it is kept, "" for a text that is no origin, and for one that may identify the visitor.
 func shownOrigin(origin string, ids *identifiers) string {
 	if len(origin) > 128 {
 		return ""

@@ -28,8 +28,7 @@ func invalid(format string, args ...any) *answer {
 	return refusal(fasthttp.StatusBadRequest, fmt.Sprintf(format, args...))
 }
 
-// detailedRefusal is a refusal with the additional field detail, for what the spec's message leaves out. An empty detail is
-// omitted.
+// detailedRefusal is a refusal with the additional field detail, for what the spec's message leaves out, if any.
 func detailedRefusal(status int, message, detail string) *answer {
 	texts := `"success":false,"message":"` + message + `"`
 	if detail != "" {

@@ -84,9 +84,8 @@ func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sende
 }
 
 // A batch of largeBatch bytes or more needs a slot to be parsed, which takes up to some milliseconds. Without slots, batches
-// would occupy all processors, and every other request would wait for a processor several times: to be read, to be written
-// and to be answered. Merchants take turns. Smaller batches are parsed in less than half a millisecond, and slots would cost
-// a tenth of their rate.
+// would occupy all processors, and other requests would wait several times: to be read, written and answered. Merchants take
+// turns. Smaller batches are parsed in less than half a millisecond, and slots would cost a tenth of their rate.
 const largeBatch = 64 << 10
 
 // parsers is how many large batches may be parsed at the same time. Two of Go's threads are left for everything else.

@@ -117,9 +117,8 @@ func decodeObject(event []byte) map[string]any {
 }
 
 // pace limits how many accepted events are judged. Judging one takes some 20 µs, and a few milliseconds when a stranger has
-// made it for that. The limits are one in 100 ms for a merchant, and one in 1 ms for all; and all together take a twentieth
-// of one processor at most. The gate costs a few nanoseconds, because every accepted event passes it: merchants with the
-// same index share a place.
+// made it for that. The limits are one in 100 ms for a merchant, one in 1 ms for all, and a twentieth of one processor. The
+// gate costs a few nanoseconds, because every accepted event passes it: merchants with the same index share a place.
 type pace struct {
 	all       atomic.Int64 // when the next event may be judged, in nanoseconds since 1970
 	merchants [4096]atomic.Int64

@@ -101,8 +101,7 @@ func (s *scripts) newScript(wanted combination) asset.File {
 }
 
 // source returns a combination's source text: the extras and then the loader, whose first call needs them. With a wrong name
-// the rest still works: the script reports the mistake in the console. It finds the name in its own URL, so the answer has
-// no text of the request.
+// the rest still works: the script reports the mistake in the console. It knows the name from its URL.
 func (s *scripts) source(wanted combination) []byte {
 	var source []byte
 	var names []string
@@ -137,8 +136,7 @@ func (s *Server) sendScript(ctx *fasthttp.RequestCtx, route Route) {
 	h.Set(fasthttp.HeaderCacheControl, cache)
 	h.Set(scriptVersionHeader, of.Name)
 	h.Set(resourcePolicyKey, resourcePolicy) // also without an Origin, which browsers do not send for a script
-	// Vary names Origin even when the request has none: the answer then has no CORS headers, so a cache must not return
-	// it to a page.
+	// Vary names Origin even when the request has none: the answer then has no CORS headers, which pages need.
 	h.Set(fasthttp.HeaderVary, "Accept-Encoding, Origin")
 	of.find(route.query).Send(ctx)
 }

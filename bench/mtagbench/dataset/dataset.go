@@ -31,8 +31,7 @@ type Manifest struct {
 	Others       int // all merchants except the large one, including the small one
 }
 
-// setEvents spreads events over a span. It rounds their number down to a multiple of the cycle, so that each tag has
-// each name equally often.
+// setEvents spreads events over a span. It rounds their number down, so that each tag has each name equally often.
 func (d *Dataset) setEvents(events int, start time.Time, span time.Duration) {
 	cycle := d.cycle()
 	d.Events = max(events/cycle, 1) * cycle

@@ -1,5 +1,4 @@
-// Package dataset makes events whose listings are known beforehand, sends them to a running server, and then times and
-// checks listing queries.
+// Package dataset sends events whose listings are known beforehand to a server, and then times and checks queries.
 //
 // Read in this order:
 //

@@ -156,8 +156,7 @@ func Dial(ctx context.Context, data string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", path)
 }
 
-// IsNoServer reports whether there is no socket, or one that a killed server left behind. All other errors come from a
-// server that did not answer.
+// IsNoServer reports whether there is no socket, or one that a killed server left behind. Other errors come from a server.
 func IsNoServer(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ECONNREFUSED)
 }

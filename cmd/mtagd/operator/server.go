@@ -48,8 +48,7 @@ func (l listener) Close() error {
 	return l.Listener.Close()
 }
 
-// ConnContext is the http.Server.ConnContext for a listener of Listen. Commands on a connection count as those of the system
-// user at its other end.
+// ConnContext is the http.Server.ConnContext for a listener of Listen. Commands count as those of the user at the other end.
 func ConnContext(ctx context.Context, conn net.Conn) context.Context {
 	socket, is := conn.(*net.UnixConn)
 	if !is {

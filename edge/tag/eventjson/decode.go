@@ -1,5 +1,4 @@
-// Package eventjson reads the JSON of one event. It is a package of its own because the more code is linked with a fuzz
-// target, the slower it runs.
+// Package eventjson reads the JSON of one event. It is a package of its own: a fuzz target with less code runs faster.
 package eventjson
 
 import (

@@ -85,6 +85,7 @@ func TestShutdownGivesUpWithItsContext(t *testing.T) {
 
 // Shutdown does not wait for the read timeout of connections without a request, or with half of one.
 func TestShutdownDoesNotWaitForSilentConnections(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	silent, half := w.dial(), w.dial()
 	defer silent.Close()

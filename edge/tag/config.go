@@ -61,7 +61,9 @@ func New(cfg Config) *Server {
 		events:    newEventCounters(cfg.Metrics),
 		parsing:   budget.Turns[store.MerchantID](parsers()),
 		bots:      new(bots),
-		reports:   newReporter(cfg.Refused, cfg.Clients != nil),
+	}
+	if cfg.Refused != nil {
+		s.reports = &reporter{memory: cfg.Refused, addresses: cfg.Clients != nil}
 	}
 	if cfg.Limits {
 		s.limits = newLimits(cfg.Clients, cfg.Nodes, cfg.Engine.FreeSpace, cfg.Refusals)

@@ -21,13 +21,6 @@ type reporter struct {
 	pace      pace
 }
 
-func newReporter(memory *refused.Memory, addresses bool) *reporter {
-	if memory == nil {
-		return nil
-	}
-	return &reporter{memory: memory, addresses: addresses}
-}
-
 // result reports an event that was not recorded. A recorded one it reports only when something about it is odd.
 func (r *reporter) result(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, result *answer, f *fields, object []byte) {
 	if result == accepted {

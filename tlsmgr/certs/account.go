@@ -19,8 +19,7 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// account is the service's ACME account at the CA. Only its key is stored. The CA knows which account a key has, and is
-// asked once in the life of a process.
+// account is the service's ACME account at the CA. Only its key is stored: each process asks the CA for the account.
 type account struct {
 	client  *acme.Client
 	storage certmagic.Storage

@@ -15,8 +15,7 @@ import (
 // stopTimeout limits how long Stop waits for work that cannot be cancelled.
 const stopTimeout = 5 * time.Second
 
-// Certificates orders, stores and renews the certificates of all hosts, and answers handshakes with them. Its methods
-// are safe for concurrent use.
+// Certificates orders, stores and renews the certificates of all hosts, for handshakes. It is safe for concurrent use.
 type Certificates struct {
 	Config
 	pace    pace

@@ -135,8 +135,7 @@ func sharedForm(asked acme.Challenge) ([]byte, error) {
 	return json.Marshal(acme.Challenge{Type: asked.Type, Token: asked.Token, KeyAuthorization: asked.KeyAuthorization, Identifier: asked.Identifier})
 }
 
-// CleanUp ends a challenge. If this node was away for so long that another has got the host's lock, the host may have
-// another challenge by now: that one stays.
+// CleanUp ends a challenge. If another node has got the host's lock meanwhile, its challenge stays.
 func (c *challenges) CleanUp(ctx context.Context, asked acme.Challenge) error {
 	host := asked.Identifier.Value
 	c.mu.Lock()

@@ -9,8 +9,7 @@ import (
 	"mtagd/store"
 )
 
-// hostStates holds the state of each host that may have a certificate. It must hold no other names: strangers can send
-// any number of them.
+// hostStates holds the state of each host that may have a certificate, and no other names: strangers can send any.
 type hostStates struct {
 	// mu must not be held while certmagic's cache is called. The locked cache calls leadsElsewhere: a deadlock.
 	mu     sync.Mutex
@@ -56,8 +55,7 @@ func (s *hostStates) leadsElsewhere(host string) bool {
 	return h != nil && h.dnsElsewhere
 }
 
-// noteDNS takes note of a finding about a host's DNS, and reports whether DNS led elsewhere before. A finding that is
-// not certain changes nothing.
+// noteDNS takes note of a certain finding about a host's DNS, and reports whether DNS led elsewhere before.
 func (s *hostStates) noteDNS(host string, f store.DNSFinding) (wasElsewhere bool) {
 	if !f.Verdict.IsCertain() {
 		return s.leadsElsewhere(host)

@@ -49,8 +49,7 @@ func (c *Certificates) Order(host string) {
 	c.ca.turns.bringForward(host)
 }
 
-// startOrder gets a host's certificate in the background, and retries until it has it. The caller holds states.mu, and
-// has checked that h.attempt is nil.
+// startOrder gets a host's certificate in the background, and retries until it has it. states.mu is held, h.attempt nil.
 func (c *Certificates) startOrder(host string, h *hostState) {
 	if c.ctx.Err() != nil {
 		return
@@ -246,8 +245,7 @@ func (c *Certificates) endRenewal(host string, err error) bool {
 
 // mayOrder is called before an order waits for its turn, and again before each request for a certificate: the wait may
 // have been long. It checks the DNS of a tag host: if DNS leads elsewhere, the request would fail, and failures count
-// against the CA's limits. When the check gets no answer, the request is made anyway: an outage of our resolvers must
-// not let certificates expire.
+// against the CA's limits. Without an answer, the request is made: certificates must not expire when our resolvers fail.
 func (c *Certificates) mayOrder(ctx context.Context, host string) error {
 	if !c.Hosts.MayHaveCertificate(host) {
 		return errUnknownHost

@@ -120,8 +120,7 @@ func (t *turns) end(counted bool) {
 	t.serve()
 }
 
-// learn takes over how many tokens all nodes together have left: a negative number after an order that found none.
-// Turns in progress have reserved theirs.
+// learn takes over how many tokens all nodes together have left, beside those of turns in progress; it may be negative.
 func (t *turns) learn(left float64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

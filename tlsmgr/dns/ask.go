@@ -154,8 +154,7 @@ func (s nameServer) try(ctx context.Context, question *miekg.Msg) (*miekg.Msg, e
 	return answer, err
 }
 
-// exchange sends a question and waits for its answer. Over UDP it skips packets that do not answer the question,
-// because anyone can send packets to its port.
+// exchange sends a question and waits for its answer. Over UDP it skips other packets, because anyone can send them.
 func (s nameServer) exchange(ctx context.Context, network string, question *miekg.Msg) (_ *miekg.Msg, err error) {
 	// The bytes come from strangers: a message that makes the library panic must not end the process.
 	defer func() {

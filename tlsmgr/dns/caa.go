@@ -12,8 +12,7 @@ import (
 // The ACME challenges that the service can answer.
 var challenges = []string{"http-01", "tls-alpn-01"}
 
-// askCAA looks for CAA records that forbid the CA to issue a certificate for the host. Its observation has no code if none
-// do, or if the records cannot be read.
+// askCAA looks for CAA records that forbid the CA to issue a certificate for the host. Else its observation has no code.
 //
 // On the way up from the host, the first name with CAA records decides (RFC 8659, section 3). A host with a CNAME record
 // has the CAA records of its target. Next comes the merchant's domain: records that were added there long ago, for the

@@ -1,5 +1,4 @@
-// Package dns checks whether the DNS of tag hosts leads to the service's CNAME target: when a merchant verifies a
-// tag, and once an hour for every host.
+// Package dns checks whether the DNS of tag hosts leads to the service's CNAME target: for a verify, and once an hour.
 //
 // A verification asks several sides at the same time:
 //
@@ -25,8 +24,7 @@
 // # Findings
 //
 // A finding has a verdict and a code. Codes of a correct host: ok; flattened (it has the target's addresses);
-// ok_server_failing (one of its zone's name servers gives no answer); ok_caa_forbids and ok_caa_servfail (the CA may
-// not issue a certificate for it).
+// ok_server_failing (one of its zone's name servers gives no answer); ok_caa_forbids and ok_caa_servfail (of the CA).
 //
 // Codes of a pending host, when the sides differ: partly_propagated (some see the right record); record_changed (its
 // zone's name servers no longer have the right record); servers_disagree (these servers differ).

@@ -94,9 +94,9 @@ func Fill(ctx context.Context, api *Client, events, days, others int) (*Manifest
 			err = fmt.Errorf("%d of %d events were accepted in %v", r.Events, d.Events, fillTimeout)
 		}
 		if err != nil {
-			err = fmt.Errorf("fill %q: %w", name, err)
+			return d, nil, fmt.Errorf("fill %q: %w", name, err)
 		}
-		return d, r, err
+		return d, r, nil
 	}
 	made := &Manifest{Others: others}
 	var err error

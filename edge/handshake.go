@@ -14,7 +14,6 @@ import (
 	"mtagd/store/budget"
 )
 
-// handshakeTimeout is how long a handshake may take.
 const handshakeTimeout = 10 * time.Second
 
 // handshakes does the TLS handshakes of a listener's connections. The first read of a connection does its handshake, in the

@@ -48,7 +48,6 @@ var statusCodes = []int{
 	500, 503,
 }
 
-// newMetrics registers the metrics, unless reg is nil.
 func newMetrics(reg prometheus.Registerer) *metrics {
 	registered := promauto.With(reg)
 	handshakes := registered.NewCounterVec(prometheus.CounterOpts{
@@ -83,7 +82,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// countTagRequest counts an answered request to a tag host.
 func (m *metrics) countTagRequest(e tag.Endpoint, code int, took time.Duration) {
 	t := &m.tags[e]
 	if code >= len(t.requests) || t.requests[code] == nil {
@@ -93,7 +91,6 @@ func (m *metrics) countTagRequest(e tag.Endpoint, code int, took time.Duration) 
 	t.duration.Observe(took.Seconds())
 }
 
-// countPartnerRequest counts an answered request to the partner API.
 func (m *metrics) countPartnerRequest(endpoint string, code int, took time.Duration) {
 	m.requests.WithLabelValues(surfaceNames[partnerSurface], endpoint, strconv.Itoa(code)).Inc()
 	m.duration.WithLabelValues(surfaceNames[partnerSurface], endpoint).Observe(took.Seconds())

@@ -157,7 +157,6 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return s.open.wait(ctx)
 }
 
-// Connections returns the number of open connections.
 func (s *Server) Connections() int { return s.open.count() }
 
 // clientsAtLeast is how many clients it takes to use all connections, when ConnectionsPerAddress limits them.

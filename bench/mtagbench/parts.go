@@ -80,7 +80,6 @@ func measureStarts(b *benchmark) error {
 	return nil
 }
 
-// measureListing times and checks every kind of query.
 func measureListing(b *benchmark) error {
 	b.progress("listing: %d queries of each kind, on two datasets", b.Queries)
 	all, err := dataset.ListEachKind(b.ctx, b.mtagd.API, b.data, b.Queries)
@@ -116,7 +115,6 @@ func addListings(table *report.Table, all []dataset.Listing, m *dataset.Manifest
 	}
 }
 
-// addSummaries times and checks summaries, and adds their rows.
 func addSummaries(table *report.Table, p *program, api *dataset.Client, m *dataset.Manifest, n int) error {
 	p.progress("summaries")
 	all, err := dataset.SummarizeEachKind(p.ctx, api, m, n)

@@ -81,7 +81,6 @@ func measureWriteAmplification(b *benchmark) error {
 	return err
 }
 
-// measureBatches finds the maximum rate of events in batches.
 func measureBatches(b *benchmark) error {
 	b.progress("batches of %d", batchEvents)
 	r := rounds{}

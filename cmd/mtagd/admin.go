@@ -175,7 +175,6 @@ func (c *healthCommand) Run(p *process) error {
 	return err
 }
 
-// askAdmin reads an admin page.
 func askAdmin(ctx context.Context, address, token, path string) (status int, text string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()

@@ -113,7 +113,6 @@ func (s *scrubber) run(ctx context.Context) {
 	}
 }
 
-// pass verifies all data once.
 func (s *scrubber) pass(ctx context.Context) error {
 	found := int64(0)
 	began := time.Now()

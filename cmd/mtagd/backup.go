@@ -21,14 +21,12 @@ import (
 	"mtagd/store/local/backup"
 )
 
-// backupCommands are "mtagd backup" and what is below it.
 type backupCommands struct {
 	Create backupCommand       `cmd:"" default:"withargs" help:"Back up the data directory, beside a running server too."`
 	Verify backupVerifyCommand `cmd:"" help:"Check all points in a destination: checksums, chains, and that every event decodes."`
 	List   backupListCommand   `cmd:"" help:"List the points in a destination."`
 }
 
-// backupCommand is "mtagd backup DEST".
 type backupCommand struct {
 	Dest         string   `arg:"" placeholder:"DEST" help:"A directory, or s3://ENDPOINT/BUCKET/PREFIX. The credentials of a bucket are taken from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or MINIO_ACCESS_KEY and MINIO_SECRET_KEY, from ~/.aws/credentials, or from the machine's role."`
 	Full         bool     `help:"Back up everything, not only what is new since the last point."`
@@ -36,7 +34,6 @@ type backupCommand struct {
 	Recipient    []string `placeholder:"age1..." help:"Encrypt for this age recipient. Repeatable."`
 }
 
-// Run makes a point.
 func (c *backupCommand) Run(p *process) error {
 	dest, err := openDestination(p.data, c.Dest, true)
 	if err != nil {
@@ -97,7 +94,6 @@ func openSource(p *process) (source, error) {
 	return src, err
 }
 
-// backupListCommand is "mtagd backup list DEST".
 type backupListCommand struct {
 	Dest string `arg:"" placeholder:"DEST" help:"The destination."`
 	JSON bool   `name:"json" help:"Print one JSON object a line instead of a table."`
@@ -122,7 +118,6 @@ func (c *backupListCommand) Run(p *process) error {
 	}), unreadable)
 }
 
-// backupVerifyCommand is "mtagd backup verify DEST".
 type backupVerifyCommand struct {
 	Dest     string `arg:"" placeholder:"DEST" help:"The destination."`
 	Identity string `placeholder:"FILE" help:"File with age identities. Without it, only the checksums of encrypted points are compared."`
@@ -230,7 +225,6 @@ func (s serverSource) Stream(ctx context.Context, r backup.Request, w io.Writer)
 	return errors.Join(err, answer.Body.Close())
 }
 
-// pointJSON is a point as it is printed.
 type pointJSON struct {
 	Data      string `json:"data"`
 	Point     string `json:"point"`

@@ -231,7 +231,6 @@ func (d *daemon) onStop(undo func()) {
 	})
 }
 
-// stop undoes the steps, the last one first.
 func (d *daemon) stop() (err error) {
 	for _, undo := range slices.Backward(d.stops) {
 		err = errors.Join(err, undo())

@@ -41,7 +41,6 @@ func (*doctorCommand) Help() string {
 		"Each line says what is wrong, the most urgent first; the line after it says what to do. Exit code 1: something is wrong."
 }
 
-// finding is something that is wrong.
 type finding struct {
 	urgency urgency
 	what    string
@@ -56,7 +55,6 @@ const (
 	ticket urgency = "ticket" // somebody must look at it on the next working day
 )
 
-// Run prints what is wrong.
 func (c *doctorCommand) Run(p *process) error {
 	e := newExamination(p, &c.Serve)
 	if err := c.Serve.check(p.data, p.origin); err != nil {
@@ -88,7 +86,6 @@ func newExamination(p *process, serve *serveCommand) *examination {
 	return &examination{process: p, serve: serve, checked: map[string]bool{}}
 }
 
-// print prints the findings, the most urgent first.
 func (e *examination) print(w io.Writer) {
 	slices.SortStableFunc(e.findings, func(a, b finding) int { return cmp.Compare(a.urgency, b.urgency) })
 	for _, f := range e.findings {

@@ -32,7 +32,6 @@ func (d *daemon) openEngine(ctx context.Context) (store.Engine, error) {
 	return engine, nil
 }
 
-// openDatabase opens the engine on a PostgreSQL database.
 func openDatabase(ctx context.Context, database string, opt postgres.Options) (store.Engine, error) {
 	engine, err := postgres.Open(ctx, database, opt)
 	if err != nil {

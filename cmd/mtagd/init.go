@@ -55,7 +55,6 @@ func (c *initCommand) questions() []question {
 	}
 }
 
-// Run sets up an installation.
 func (c *initCommand) Run(p *process) error {
 	if p.store != "" {
 		return &usageError{where: p.origin.of("store"), err: errors.New("is not for mtagd init: see deploy/scale.md")}

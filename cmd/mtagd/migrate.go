@@ -39,7 +39,6 @@ type migration struct{ To string }
 // errDamaged is the error of a migration that was not begun.
 var errDamaged = errors.New("some data is damaged, and nothing was copied. Restore it from a backup, or leave it out with --accept-damage")
 
-// Run migrates in the direction that --to says.
 func (c *migrateCommand) Run(p *process) error {
 	toDatabase := checkStore(c.To) == nil
 	switch {
@@ -251,12 +250,10 @@ func handleMigration(ctx context.Context, mux *http.ServeMux, engine store.Engin
 	return func() { busy <- struct{}{} } // never released: no other migration begins
 }
 
-// storeCommands are "mtagd store …".
 type storeCommands struct {
 	Distribute distributeCommand `cmd:"" help:"Spread the tables of the --store database over the workers of a Citus cluster. Nodes may run meanwhile."`
 }
 
-// distributeCommand is "mtagd store distribute".
 type distributeCommand struct{}
 
 func (*distributeCommand) Help() string {

@@ -130,7 +130,6 @@ const (
 
 func newRates() *rates { return &rates{counters: prometheus.NewRegistry()} }
 
-// run takes samples until ctx ends.
 func (r *rates) run(ctx context.Context) {
 	for {
 		r.add(r.take(time.Now()))

@@ -87,7 +87,6 @@ func (b *Buckets) Key(kind byte, name string) Key {
 	return b.hash(bytesOf(name)).of(kind)
 }
 
-// AddressKey returns the key of an address.
 func (b *Buckets) AddressKey(kind byte, address netip.Addr) Key {
 	bytes := address.As16()
 	return b.hash(bytes[:]).of(kind)

@@ -221,7 +221,6 @@ func dropDigits(c rune) rune {
 	return c
 }
 
-// sample returns the structure of an event as JSON.
 func sample(object map[string]any, name string, ids *identifiers) []byte {
 	s := sampler{name: name, ids: ids}
 	text, err := json.Marshal(s.object(object, 0))

@@ -129,7 +129,6 @@ func glob(in fs.FS, pattern string) []string {
 	return names
 }
 
-// read reads a version from its files.
 func read(of fs.FS) Version {
 	var v Version
 	hash := sha256.New()

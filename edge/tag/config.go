@@ -89,7 +89,6 @@ const (
 
 var outcomeNames = [outcomes]string{"recorded", "duplicate", "unresolved", "suppressed", "refused", "failed"}
 
-// newEventCounters registers the counters, unless reg is nil.
 func newEventCounters(reg prometheus.Registerer) (counters eventCounters) {
 	events := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
 		Name: "mtagd_events_total",

@@ -54,7 +54,6 @@ func (f *fields) place(path string) string {
 	return path
 }
 
-// explain returns the explanation of a refusal.
 func explain(refused *answer) explanation {
 	if e, ok := explanations[refused]; ok {
 		return e

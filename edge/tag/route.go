@@ -25,7 +25,6 @@ const (
 
 var endpointNames = [Endpoints]string{"other", "mark", "id", "script", "health"}
 
-// String returns the endpoint's label in metrics and logs.
 func (e Endpoint) String() string { return endpointNames[e] }
 
 // Route is the endpoint, the host and the tag that a request names. It aliases the request.

@@ -48,7 +48,6 @@ func Try(ctx context.Context, r *fasthttp.RequestCtx, engine store.Engine, tag s
 	return t.Trial, nil
 }
 
-// trial is a call of Try.
 type trial struct {
 	Trial
 	engine store.Engine
@@ -57,7 +56,6 @@ type trial struct {
 	linked map[store.IdentityKey]bool // by the events before
 }
 
-// body tries the body of a request.
 func (t *trial) body(ctx context.Context, r *fasthttp.RequestCtx) error {
 	body := trim(r.PostBody())
 	if len(body) == 0 || body[0] != '[' {

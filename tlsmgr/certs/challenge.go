@@ -46,7 +46,6 @@ func newChallenges(shared store.Shared) *challenges {
 	return &challenges{shared: shared, byHost: map[string]challenge{}}
 }
 
-// of returns the challenge of a host.
 func (c *challenges) of(host string) (challenge, bool) {
 	host = strings.ToLower(host)
 	c.mu.RLock()

@@ -101,7 +101,6 @@ func (l *limits) load(ctx context.Context, host string) (news time.Time, failure
 	return news, len(h.Failures), nil
 }
 
-// succeeded notes that a validation succeeded.
 func (l *limits) succeeded(ctx context.Context, host, challenge string) error {
 	l.mu.Lock()
 	l.works = challenge

@@ -48,7 +48,6 @@ type fileStorage struct {
 
 type files struct{ *certmagic.FileStorage }
 
-// newStorage returns where a config keeps certificates.
 func newStorage(cfg Config) certmagic.Storage {
 	if cfg.Shared != nil {
 		return &sharedStorage{shared: cfg.Shared, leases: map[string]store.Lease{}}

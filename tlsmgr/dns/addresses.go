@@ -30,7 +30,6 @@ func isCDN(name string) bool {
 	return slices.ContainsFunc(cdnZones, func(zone string) bool { return strings.HasSuffix(name, "."+zone) })
 }
 
-// every reports whether a condition holds for all addresses.
 func every(addresses map[netip.Addr]bool, is func(netip.Addr) bool) bool {
 	return !slices.ContainsFunc(slices.Collect(maps.Keys(addresses)), func(a netip.Addr) bool { return !is(a) })
 }

@@ -54,7 +54,6 @@ type answer struct {
 	err   error
 }
 
-// begin asks in the background.
 func (s nameServer) begin(ctx context.Context, name string, qtype uint16, answers chan<- answer) {
 	go func() {
 		m, err := s.ask(ctx, name, qtype)

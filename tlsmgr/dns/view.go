@@ -178,7 +178,6 @@ func (l *lookup) allAddresses(ctx context.Context, name string) (map[netip.Addr]
 	return all, cmp.Or(errs...)
 }
 
-// views asks every resolver about a name.
 func (l *lookup) views(ctx context.Context, name string) []view {
 	views := make([]view, len(l.resolvers))
 	l.each(len(views), func(i int) { views[i] = l.resolvers[i].view(ctx, name) })

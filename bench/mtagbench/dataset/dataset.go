@@ -113,7 +113,6 @@ func Fill(ctx context.Context, api *Client, events, days, others int) (*Manifest
 	return made, r, err
 }
 
-// filler makes the requests that send a dataset.
 type filler struct {
 	*Dataset
 	targets []load.Target // of each tag

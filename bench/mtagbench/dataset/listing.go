@@ -39,7 +39,6 @@ func SummarizeEachKind(ctx context.Context, api *Client, m *Manifest, n int) ([]
 	return timeEach(ctx, api, m, n, 100, summaryKinds)
 }
 
-// drawing is a kind of request.
 type drawing interface {
 	fmt.Stringer
 	draw(d *Dataset, random *rand.Rand) (path string, check func(body []byte) error)

@@ -10,7 +10,6 @@ import (
 	"mtagd/bench"
 )
 
-// summaryKind is a kind of summary.
 type summaryKind struct {
 	name   string
 	bucket string

@@ -160,7 +160,6 @@ func loggedValue(message, key string) func(line string) string {
 	}
 }
 
-// AdminPage fetches a page of the admin address.
 func (m *Mtagd) AdminPage(path string) ([]byte, error) {
 	request, err := http.NewRequestWithContext(m.group.ctx, http.MethodGet, "http://"+m.adminAddress+path, nil)
 	if err != nil {

@@ -76,7 +76,6 @@ func StartPostgres(temp string) (p *Postgres, err error) {
 // URL is the address of the database.
 func (p *Postgres) URL() string { return p.Primary.URL(benchDatabase) }
 
-// Close ends the servers and removes their files.
 func (p *Postgres) Close() (err error) {
 	if p.Conn != nil {
 		err = p.Conn.Close(context.Background())

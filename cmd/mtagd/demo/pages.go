@@ -167,7 +167,6 @@ func (p product) drawing() string {
 	return fill("drawings/"+p.ID+".svg", "name", html.EscapeString(p.Name))
 }
 
-// price returns the price with two decimals.
 func (p product) price() string { return strconv.FormatFloat(p.Price, 'f', 2, 64) }
 
 // product is a piece that the shop sells.

@@ -14,7 +14,6 @@ import (
 	"mtagd/store"
 )
 
-// KeyCommands are the subcommands of "mtagd key".
 type KeyCommands struct {
 	Issue  keyIssue  `cmd:"" help:"Issue an API key. Its text is shown only this once."`
 	List   keyList   `cmd:"" help:"List the API keys of a partner, without their secrets."`
@@ -118,7 +117,6 @@ func ParseLifetime(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// ConsoleCommands are the subcommands of "mtagd console".
 type ConsoleCommands struct {
 	Link consoleLink `cmd:"" help:"Make a link that signs in to the web console. It can be used once, within 15 minutes."`
 	End  consoleEnd  `cmd:"" help:"End all sessions of a partner or of operators, and their links: the next request is refused."`
@@ -179,7 +177,6 @@ func checkWho(partner store.PartnerID, operators bool) error {
 	return nil
 }
 
-// SecretCommands are the subcommands of "mtagd secret".
 type SecretCommands struct {
 	Rotate secretRotate `cmd:"" help:"Make a new key in the key file, and encrypt the secrets of all destinations by it. The old keys stay in the file: drop them when no backup needs them. Copy the file to the other nodes."`
 }

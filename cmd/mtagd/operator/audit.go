@@ -28,7 +28,6 @@ type AuditCommand struct {
 // maxAuditLimit bounds the memory of an answer.
 const maxAuditLimit = 100_000
 
-// Validate checks the limit.
 func (c AuditCommand) Validate() error {
 	if c.Limit < 1 || c.Limit > maxAuditLimit {
 		return store.Invalid("--limit", "must be from 1 to %d", maxAuditLimit)
@@ -42,7 +41,6 @@ func (c AuditCommand) apply(ctx context.Context, control store.Control) (any, er
 	return entries, err
 }
 
-// Print prints the result of the command.
 func (c AuditCommand) Print(w io.Writer, result []byte) error {
 	var entries []store.AuditEntry
 	if err := json.Unmarshal(result, &entries); err != nil {

@@ -64,7 +64,6 @@ func WhileInUse(ctx context.Context, try func() error) error {
 	}
 }
 
-// send runs a command in the running server.
 func (c Client) send(ctx context.Context, command Command) ([]byte, error) {
 	timeout := answerTimeout
 	if _, long := command.(secretRotate); long { // it writes each destination

@@ -33,7 +33,6 @@ import (
 	"mtagd/store"
 )
 
-// Commands are all commands.
 type Commands struct {
 	Partner  PartnerCommands  `cmd:"" help:"Manage partners. Works with and without a running server."`
 	Key      KeyCommands      `cmd:"" help:"Manage API keys. Works with and without a running server."`
@@ -135,7 +134,6 @@ func (s *setting) decode(ctx *kong.DecodeContext, parse func(text string) (store
 	return err
 }
 
-// count is a limit that is a number.
 type count struct{ setting }
 
 func (c *count) Decode(ctx *kong.DecodeContext) error { return c.decode(ctx, parseCount) }
@@ -148,7 +146,6 @@ func parseCount(text string) (store.Limit, error) {
 	return store.Limit(n), nil
 }
 
-// size is a limit in bytes.
 type size struct{ setting }
 
 func (s *size) Decode(ctx *kong.DecodeContext) error { return s.decode(ctx, parseSize) }

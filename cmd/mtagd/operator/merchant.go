@@ -7,7 +7,6 @@ import (
 	"mtagd/store"
 )
 
-// MerchantCommands are the subcommands of "mtagd merchant".
 type MerchantCommands struct {
 	List    merchantList    `cmd:"" help:"List the merchants of a partner with their tags."`
 	Show    merchantShow    `cmd:"" help:"Show a merchant, its tags and its partner."`

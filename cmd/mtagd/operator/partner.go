@@ -9,7 +9,6 @@ import (
 	"mtagd/store"
 )
 
-// PartnerCommands are the subcommands of "mtagd partner".
 type PartnerCommands struct {
 	Add       partnerAdd       `cmd:"" help:"Create a partner."`
 	List      partnerList      `cmd:"" help:"List all partners."`

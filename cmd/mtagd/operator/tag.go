@@ -8,7 +8,6 @@ import (
 	"mtagd/store"
 )
 
-// TagCommands are the subcommands of "mtagd tag".
 type TagCommands struct {
 	Show    tagShow    `cmd:"" help:"Show a tag, its merchant and its partner."`
 	Suspend tagSuspend `cmd:"" help:"Suspend a tag: it accepts no events from the next request on."`
@@ -89,7 +88,6 @@ type merchantRef struct {
 	Suspended bool             `json:"suspended"`
 }
 
-// DomainCommands are the subcommands of "mtagd domain".
 type DomainCommands struct {
 	List    domainList    `cmd:"" help:"List the domains that are taken: root domains of server-side tags, and tracking domains."`
 	Release domainRelease `cmd:"" help:"Take a root domain away from its tag, so that another merchant can register it."`

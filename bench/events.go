@@ -64,8 +64,7 @@ func AppendEvent(b []byte, n uint64, name string, at time.Time, identified bool)
 // BrowserEventSize is the size of an event as the browser tag sends it, in bytes of JSON.
 const BrowserEventSize = 720
 
-// AppendBrowserEvent appends the n-th event as the browser tag sends it, BrowserEventSize bytes of JSON: with an email
-// and an event_id, the page, the visit and the consent.
+// AppendBrowserEvent appends the n-th event as the browser tag sends it, BrowserEventSize bytes of JSON.
 func AppendBrowserEvent(b []byte, n uint64, name string, at time.Time) []byte {
 	start := len(b)
 	random := mix(n)

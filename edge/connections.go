@@ -157,8 +157,7 @@ func (o *connections) wait(ctx context.Context) error {
 	return nil
 }
 
-// roomShare is the share of all connections that makeRoom ends at once. It looks at every connection to find them, so
-// ending several keeps the cost of a new connection low.
+// roomShare is the share of all connections that makeRoom ends at once. It looks at every connection, so it ends several.
 const roomShare = 64
 
 // makeRoom ends a few connections: of the clients with the most, those that have sent nothing for the longest time. A

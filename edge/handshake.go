@@ -34,8 +34,7 @@ func newHandshakes(config *tls.Config, perIP int, log *slog.Logger, m *metrics) 
 	return &handshakes{config, budget.New(math.MaxInt64, func(netip.Addr) int64 { return share }), log, m}
 }
 
-// do adds TLS to a connection. It returns false when there is nothing to serve: the handshake failed, the client has too many
-// under way, or the CA needed only the handshake.
+// do adds TLS to a connection. It returns false when there is nothing to serve, also after a CA's handshake.
 func (h *handshakes) do(c *clientConn) (done bool) {
 	defer func() {
 		if p := recover(); p != nil {

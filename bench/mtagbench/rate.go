@@ -16,8 +16,7 @@ import (
 	"mtagd/store"
 )
 
-// compareWithFile finds the maximum rates of single events. The synced file and mtagd take turns, and each round of mtagd is
-// compared with the round of the file before it.
+// compareWithFile finds the maximum rates of single events. Each round of mtagd is compared with the file's before it.
 func compareWithFile(b *benchmark) error {
 	b.table.Section("Single events against a synced file",
 		fmt.Sprintf("As fast as answers come, 201 after the synced commit. The file is fasthttp that syncs the bodies to a file, by groups, on 256 and 64 connections; its p99 is the target. Medians of %d rounds of %v, in turns.", b.Rounds, b.Round))

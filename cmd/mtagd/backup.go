@@ -152,16 +152,16 @@ func (c *backupVerifyCommand) Run(p *process) error {
 }
 
 func printReport(w io.Writer, r backup.Report) error {
+	var text strings.Builder
 	for _, problem := range r.Problems {
-		if _, err := fmt.Fprintf(w, "%s\n", strings.Join(strings.Fields(problem.Point+" "+problem.Error), " ")); err != nil {
-			return err
-		}
+		fmt.Fprintln(&text, strings.Join(strings.Fields(problem.Point+" "+problem.Error), " "))
 	}
-	_, err := fmt.Fprintf(w, "%s, %s, %s, %s\n", english.Plural(r.Points, "point", ""), english.Plural(r.Objects, "object", ""),
+	fmt.Fprintf(&text, "%s, %s, %s, %s\n", english.Plural(r.Points, "point", ""), english.Plural(r.Objects, "object", ""),
 		humanize.IBytes(uint64(r.Bytes)), english.Plural(len(r.Problems), "problem", ""))
-	if err == nil && r.Encrypted > 0 {
-		_, err = fmt.Fprintf(w, "%d points are encrypted: only their checksums were compared. --identity looks into them\n", r.Encrypted)
+	if r.Encrypted > 0 {
+		fmt.Fprintf(&text, "%d points are encrypted: only their checksums were compared. --identity looks into them\n", r.Encrypted)
 	}
+	_, err := io.WriteString(w, text.String())
 	return err
 }
 

@@ -26,10 +26,7 @@ func (d *daemon) openEngine(ctx context.Context) (store.Engine, error) {
 		return openDatabase(ctx, d.Store, postgres.Options{Log: d.Log, Retention: keep, Size: d.storeSize, Metrics: d.metrics})
 	}
 	engine, err := local.Open(d.Data, local.Options{Log: d.Log, Now: time.Now, Metrics: d.metrics, Retention: keep})
-	if err != nil {
-		return nil, openError(d.Data, err)
-	}
-	return engine, nil
+	return engine, openError(d.Data, err)
 }
 
 func openDatabase(ctx context.Context, database string, opt postgres.Options) (store.Engine, error) {

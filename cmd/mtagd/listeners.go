@@ -64,10 +64,7 @@ func (d *daemon) listenForOperators(ctx context.Context) (net.Listener, error) {
 // serverRuns reports whether a server runs on a data directory.
 func serverRuns(ctx context.Context, data string) bool {
 	conn, err := operator.Dial(ctx, data)
-	if err == nil {
-		conn.Close()
-	}
-	return err == nil
+	return err == nil && conn.Close() == nil
 }
 
 // acceptMigration lets a command move all data to a database. Its run ends before the engine closes.
@@ -154,8 +151,7 @@ func (d *daemon) announce(ctx context.Context) error {
 	return d.shop.Announce(ctx, d.Dev, d.Data)
 }
 
-// tellSystemd tells systemd that the service answers, and from then on whether it accepts events. Before anything is
-// stopped, it tells that the service is stopping.
+// tellSystemd tells systemd that the service answers, then whether it accepts events, and first of all when it stops.
 func (d *daemon) tellSystemd(context.Context) error {
 	stop, err := startWatchdog(d.engine.Ready, d.Log)
 	d.onStop(func() { stop(d.next == nil) })

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"embed"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -99,7 +100,7 @@ func (c *suggestCommand) Run(p *process) error {
 			fmt.Fprintf(&text, "--%s\t%s\n", flag.Name, firstSentence(flag.Help))
 		}
 	}
-	_, err := fmt.Fprint(p.stdout, text.String())
+	_, err := io.WriteString(p.stdout, text.String())
 	return err
 }
 

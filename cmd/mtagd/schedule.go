@@ -15,8 +15,7 @@ import (
 	"mtagd/store/local/backup"
 )
 
-// continuousBelow is the interval below which backups are continuous: every few seconds, a backup ships what the last
-// commits have written. It makes no point when there is nothing new.
+// continuousBelow is the interval below which backups are continuous: each ships what the last commits have written, if any.
 const continuousBelow = time.Minute
 
 // retryBackup is how long a schedule waits after a failure, unless its interval is shorter.

@@ -102,8 +102,7 @@ var (
 	failed      = refusal(fasthttp.StatusInternalServerError, "Unable to process request")
 )
 
-// bodyNotJSON returns the answer to a body with a syntax error. The offset of the error is in bytes from the first
-// brace of the event or the first bracket of the batch.
+// bodyNotJSON returns the answer to a body with a syntax error. The offset counts bytes from its first brace or bracket.
 func bodyNotJSON(offset int64) *answer {
 	return invalid("body is not valid JSON (error at byte %d)", offset)
 }

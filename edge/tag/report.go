@@ -72,8 +72,7 @@ func (r *reporter) refused(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sende
 // maxJudged is the largest event that is judged, in bytes.
 const maxJudged = 16 << 10
 
-// accepted reports an accepted event if it is odd. It judges only some: checking an event takes longer than to accept it. Of
-// a merchant that sends few, it judges all.
+// accepted reports an accepted event if it is odd. It judges only some, because that takes long; all of a merchant with few.
 func (r *reporter) accepted(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, f *fields, object []byte) {
 	if r == nil || len(object) > maxJudged || !r.pace.isDue(tag.Merchant, from.now) {
 		return

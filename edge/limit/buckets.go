@@ -117,8 +117,16 @@ func (k Key) of(kind byte) Key {
 // until there are tokens again. One that has any tokens gives n, even if it has fewer: it then owes the rest. So a batch
 // that is larger than the burst gets through, and the rate is kept in the long run.
 func (b *Buckets) Take(k Key, n int64, r Rate, now time.Time) (wait time.Duration) {
-	wait, _ = b.TakeAll([]Portion{{Key: k, Rate: r, Tokens: n}}, now)
-	return wait
+	s := &b.sets[k%numSets]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.find(k, r, now.UnixNano())
+	if wait := l.wait(r); wait > 0 {
+		return wait
+	}
+	l.take(float64(n), r)
+	b.tell(k, l, n, r)
+	return 0
 }
 
 // TakeOne takes a token from the bucket of a name, as Take does. Nil Buckets have no limit, and neither has a negative rate.

@@ -3,8 +3,7 @@
 //	make bench-steps > new.txt
 //	go run golang.org/x/perf/cmd/benchstat@latest old.txt new.txt
 //
-// The program in mtagbench measures the whole service, over loopback, with the client in another process. Both use the
-// files here:
+// The program in mtagbench measures the whole service, over loopback, from another process. Both use the files here:
 //
 //	events.go  the events that every benchmark sends
 //	synced.go  the server that does nothing, and the one that syncs bodies to a file, with which mtagd is compared
@@ -59,17 +58,13 @@ func AppendEvent(b []byte, n uint64, name string, at time.Time, identified bool)
 	b = append(b, `","value":`...)
 	b = appendDigits(append(b, '1'), random>>40, 3)
 	b = append(b, `.5,"currency":"EUR","description":"`...)
-	for len(b) < start+EventSize-2 {
-		b = append(b, "Comfortable shoes for long walks, in black and in brown "[(len(b)-start)%56])
-	}
-	return append(b, `"}`...)
+	return appendFill(b, start, EventSize)
 }
 
 // BrowserEventSize is the size of an event as the browser tag sends it, in bytes of JSON.
 const BrowserEventSize = 720
 
-// AppendBrowserEvent appends the n-th event as the browser tag sends it, BrowserEventSize bytes of JSON: with an email
-// and an event_id, the page, the visit and the consent.
+// AppendBrowserEvent appends the n-th event as the browser tag sends it, BrowserEventSize bytes of JSON.
 func AppendBrowserEvent(b []byte, n uint64, name string, at time.Time) []byte {
 	start := len(b)
 	random := mix(n)
@@ -92,7 +87,12 @@ func AppendBrowserEvent(b []byte, n uint64, name string, at time.Time) []byte {
 	b = append(appendHex(b, random>>48, 4), '-')
 	b = appendHex(b, random, 12)
 	b = append(b, `","pageTitle":"`...)
-	for len(b) < start+BrowserEventSize-2 {
+	return appendFill(b, start, BrowserEventSize)
+}
+
+// appendFill ends an event that began at start: a text gives it its size.
+func appendFill(b []byte, start, size int) []byte {
+	for len(b) < start+size-2 {
 		b = append(b, "Comfortable shoes for long walks, in black and in brown "[(len(b)-start)%56])
 	}
 	return append(b, `"}`...)
@@ -108,9 +108,7 @@ func appendHex(b []byte, n uint64, digits int) []byte {
 
 // appendDigits appends the last digits of n, with leading zeros.
 func appendDigits(b []byte, n uint64, digits int) []byte {
-	for range digits {
-		b = append(b, '0')
-	}
+	b = append(b, "000000000000"[:digits]...)
 	for i := len(b) - 1; i >= len(b)-digits; i-- {
 		b[i] += byte(n % 10)
 		n /= 10
@@ -118,8 +116,7 @@ func appendDigits(b []byte, n uint64, digits int) []byte {
 	return b
 }
 
-// mix is a hash of n. Every run gets the same values, but successive values are unrelated, so that their order helps no
-// store.
+// mix is a hash of n. Every run gets the same values; successive ones are unrelated: their order helps no store.
 func mix(n uint64) uint64 {
 	high, low := bits.Mul64(n+0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9)
 	return high ^ low ^ low>>29

@@ -79,7 +79,6 @@ func fillWithZeros(file *os.File) error {
 	return file.Sync()
 }
 
-// record returns when the body is on disk.
 func (s *SyncedServer) record(body []byte) error {
 	s.mu.Lock()
 	g := s.next

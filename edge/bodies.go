@@ -77,11 +77,10 @@ func (b *bodies) reserve(client netip.Addr, bytes int64, giveWay func()) (*reser
 		defer cancel()
 		err = b.budget.Reserve(ctx, client, bytes)
 	}
-	switch err {
-	case nil:
-	case budget.ErrShare:
+	if err == budget.ErrShare {
 		return nil, errManyOfClient
-	default:
+	}
+	if err != nil {
 		return nil, errManyOfAll
 	}
 	r := &reservation{owner: b, client: client, bytes: bytes, since: time.Now(), giveWay: giveWay}

@@ -11,8 +11,7 @@ import (
 
 // front passes requests from one of the fasthttp servers to its handler.
 type front struct {
-	*dispatcher
-	bodies *bodies
+	*Server
 	// answer answers a request. began is when the request had been read.
 	answer func(ctx *fasthttp.RequestCtx, began time.Time)
 	// needsBody reports whether the answer may depend on the body, of which nothing has arrived yet.
@@ -52,8 +51,7 @@ func (f *front) checkChunks(ctx *fasthttp.RequestCtx, c *conn) {
 }
 
 // headReceived says how long the body of a request may be, and reserves the bytes of a large one. When the answer does
-// not depend on the body, a large body is not read. fasthttp calls it when it has read the head, before it allocates the
-// body.
+// not depend on the body, a large body is not read. fasthttp calls it before it allocates the body.
 func (f *front) headReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	ctx := contextOf(h)
 	c := connOf(ctx)
@@ -67,7 +65,8 @@ func (f *front) headReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 		return fasthttp.RequestConfig{}
 	}
 	if h.ContentLength() == chunked {
-		c.keepHead(h)
+		c.head = new(fasthttp.RequestHeader)
+		h.CopyTo(c.head)
 	}
 	if !f.needsBody(ctx) {
 		c.headDecides = true
@@ -87,18 +86,4 @@ var unreadBody = fasthttp.RequestConfig{MaxRequestBodySize: 1, ReadTimeout: 1}
 func contextOf(h *fasthttp.RequestHeader) *fasthttp.RequestCtx {
 	const offset = unsafe.Offsetof(fasthttp.RequestCtx{}.Request) + unsafe.Offsetof(fasthttp.Request{}.Header)
 	return (*fasthttp.RequestCtx)(unsafe.Add(unsafe.Pointer(h), -int(offset)))
-}
-
-// keepHead keeps a copy of the head of a request with a chunked body.
-func (c *conn) keepHead(h *fasthttp.RequestHeader) {
-	c.head = new(fasthttp.RequestHeader)
-	h.CopyTo(c.head)
-}
-
-// restoreHead gives a request back the head that keepHead has kept. fasthttp empties a request when it cannot read the
-// chunked body, but the answer depends on the head.
-func restoreHead(ctx *fasthttp.RequestCtx) {
-	if c := connOf(ctx); c.head != nil {
-		c.head.CopyTo(&ctx.Request.Header)
-	}
 }

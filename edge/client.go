@@ -8,15 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clientCheckInterval is how often ClientContext checks the connection. A request that is answered within the first
-// interval needs no check.
+// clientCheckInterval is how often ClientContext checks the connection. Most requests are answered before the first check.
 const clientCheckInterval = 100 * time.Millisecond
 
 // ClientContext returns a context that ends when the client of a request has gone: it closed or reset the connection. A
-// client that closes only its sending side counts as gone, because TCP does not tell the two apart. The context does
-// not end when the server begins to stop: requests that have arrived are still answered. The handler must call the
-// CancelFunc before it returns. A connection that this package did not accept is not checked: there only the CancelFunc
-// ends the context.
+// client that closes only its sending side counts as gone, because TCP does not tell the two apart. The context does not
+// end when the server begins to stop: requests that have arrived are still answered. The handler must call the CancelFunc
+// before it returns. A connection that this package did not accept is not checked: only the CancelFunc ends its context.
 func ClientContext(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc) {
 	c := connOf(r)
 	if c == nil {
@@ -39,7 +37,7 @@ func WaitContext(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc) {
 	}
 	ctx, cancel := watchClient(c.clientGone, waitCheckInterval)
 	c.waiting.Store(&cancel)
-	if c.readingStopped.Load() || c.isStopping() {
+	if c.readingStopped.Load() || c.open.stopping.Load() {
 		cancel()
 	}
 	return ctx, func() {
@@ -73,15 +71,12 @@ func watchClient(gone func() bool, longest time.Duration) (context.Context, cont
 
 // clientGone asks the kernel whether the client has closed the connection. It does not wait, and reads nothing.
 func (c *conn) clientGone() bool {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return true
-	}
 	gone := false
-	err = raw.Control(func(fd uintptr) {
+	err := c.control(func(fd int) error {
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}} // POLLHUP and POLLERR are always reported
 		_, err := unix.Poll(poll, 0)
 		gone = err == nil && poll[0].Revents != 0
+		return nil
 	})
-	return gone || err != nil // Control fails when this server has closed the connection
+	return gone || err != nil // this server has closed the connection
 }

@@ -18,6 +18,7 @@ import (
 
 // When a client closes or resets its connection, the context of its request ends: with TLS and the PROXY protocol too.
 func TestClientContextEndsWithTheClient(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name           string
 		secure, behind bool

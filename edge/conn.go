@@ -13,17 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// conn is a TCP connection that sets its deadlines lazily, closes when the client is too slow, and closes without losing
-// an answer.
+// conn is a TCP connection with lazy deadlines, which ends slow clients, and closes without losing an answer.
 type conn struct {
 	*net.TCPConn
-	closed         func()        // called when the connection is closed, at least once
-	interval       time.Duration // by which deadlines move, see rateInterval
-	client         netip.Addr    // as clientaddr.Of returns it; the zero Addr until a proxy in front has named it
+	open           *connections // which it is one of
+	client         netip.Addr   // as clientaddr.Of returns it; the zero Addr until a proxy in front has named it
 	readingStopped atomic.Bool
 	idle           atomic.Bool                        // it has had a request, and waits for the next one
 	waiting        atomic.Pointer[context.CancelFunc] // of a handshake or a WaitContext; nil when there is none
-	isStopping     func() bool                        // whether the server has begun to stop
 	read, write    deadline
 
 	// drain makes Close read the rest of the request before it closes the connection. It is set when a request is
@@ -51,7 +48,7 @@ type requestState struct {
 	bareLine    bool                    // the request line ends without a carriage return
 	headDecides bool                    // the answer does not depend on the body, which is not read
 	bodyRefused error                   // why the budget has no room for the body, which is not read
-	head        *fasthttp.RequestHeader // of a request whose body is chunked; see keepHead
+	head        *fasthttp.RequestHeader // a copy, of a request whose body is chunked
 	body        *reservation            // of a large body; nil when nothing is reserved
 	answered    func()                  // see WhenAnswered
 }
@@ -62,10 +59,9 @@ const (
 	drainBytes = 16 << 20
 )
 
-// Close closes the connection. When drain is set, it first closes only the sending side, and reads until the client
-// closes too.
+// Close closes the connection. With drain, it first closes only the sending side, and reads until the client closes.
 func (c *conn) Close() error {
-	defer c.closed()
+	defer c.open.remove(c)
 	if c.drain.Swap(false) && c.CloseWrite() == nil && c.TCPConn.SetReadDeadline(time.Now().Add(drainTime)) == nil {
 		// Whatever ends the reading, the connection is closed: the client, a limit or an error.
 		_, _ = io.CopyN(io.Discard, c.TCPConn, drainBytes)
@@ -73,24 +69,22 @@ func (c *conn) Close() error {
 	return c.TCPConn.Close()
 }
 
-// Read implements net.Conn.
 func (c *conn) Read(b []byte) (int, error) {
 	for {
 		n, err := c.TCPConn.Read(b)
 		c.received += int64(n)
-		if err == nil || n > 0 || c.readingStopped.Load() || c.read.passed(err, c.armRead, c.clientSends, c.interval) {
+		if err == nil || n > 0 || c.readingStopped.Load() || c.read.passed(err, c.armRead, c.clientSends, c.open.interval) {
 			return n, err
 		}
 	}
 }
 
-// Write implements net.Conn.
 func (c *conn) Write(b []byte) (written int, err error) {
 	for {
 		n, err := c.TCPConn.Write(b[written:])
 		written += n
 		c.sent += int64(n)
-		if err == nil || c.write.passed(err, c.TCPConn.SetWriteDeadline, c.clientReads, c.interval) {
+		if err == nil || c.write.passed(err, c.TCPConn.SetWriteDeadline, c.clientReads, c.open.interval) {
 			return written, err
 		}
 	}
@@ -106,19 +100,26 @@ func (c *conn) clientSends() bool {
 // clientReads reports whether the client's kernel has received enough of the answer since the last check. The first
 // check of an answer only begins to count: what the server's kernel has buffered says nothing about the client.
 func (c *conn) clientReads() bool {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return false
-	}
 	queued := 0
-	controlErr := raw.Control(func(fd uintptr) { queued, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
-	if controlErr != nil || err != nil {
+	if c.control(func(fd int) (err error) { queued, err = unix.IoctlGetInt(fd, unix.SIOCOUTQ); return err }) != nil {
 		return false
 	}
 	departed := c.sent - int64(queued)
 	enough := !c.checked || departed-c.departed >= rateBytes
 	c.checked, c.departed = true, departed
 	return enough
+}
+
+// control asks the kernel about the connection. It fails when the connection is closed.
+func (c *conn) control(ask func(fd int) error) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if controlErr := raw.Control(func(fd uintptr) { err = ask(int(fd)) }); controlErr != nil {
+		return controlErr
+	}
+	return err
 }
 
 // SetReadDeadline implements net.Conn. A deadline that has passed moves while the client sends fast enough.
@@ -133,7 +134,6 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 	return c.write.set(t, c.TCPConn.SetWriteDeadline)
 }
 
-// SetDeadline implements net.Conn.
 func (c *conn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
@@ -153,9 +153,8 @@ func (c *conn) endWaiting() {
 	}
 }
 
-// armRead arms a read deadline, but never replaces that of stopReading, which may run concurrently. So it arms first
-// and checks then. If readingStopped is set, armRead arms the deadline of stopReading again. If it is not set yet,
-// stopReading will arm its deadline after this one.
+// armRead arms a read deadline, but never replaces that of stopReading, which may run concurrently. So it arms first and
+// checks then. If readingStopped is set, it arms that deadline again; if not yet, stopReading will.
 func (c *conn) armRead(t time.Time) error {
 	err := c.TCPConn.SetReadDeadline(t)
 	if c.readingStopped.Load() {
@@ -174,7 +173,6 @@ type clientConn struct {
 	serverName string      // the SNI, in lower case; set when the handshake is done
 }
 
-// Read implements net.Conn.
 func (c *clientConn) Read(b []byte) (int, error) {
 	if c.tls != nil && !c.secure && !c.tls.do(c) {
 		return 0, io.EOF // fasthttp then closes the connection without an answer
@@ -209,7 +207,7 @@ func connStateChanged(nc net.Conn, state fasthttp.ConnState) {
 	if state != fasthttp.StateIdle && state != fasthttp.StateClosed {
 		return
 	}
-	if c.isStopping() { // and this answer began before that: it has not closed the connection
+	if c.open.stopping.Load() { // and this answer began before that: it has not closed the connection
 		c.stopReading()
 	}
 	if c.body != nil { // rare: most requests do not touch the budget, which all connections share

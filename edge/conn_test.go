@@ -72,6 +72,7 @@ func TestCloseWaitsForTheClient(t *testing.T) {
 
 // stopReading ends a read even when the server arms a later deadline at the same time.
 func TestStopReadingEndsAReadWhateverIsArmedMeanwhile(t *testing.T) {
+	t.Parallel()
 	hour := time.Now().Add(time.Hour)
 	for name, arm := range map[string]func(c *conn) error{
 		"before": func(c *conn) error {

@@ -3,6 +3,7 @@ package edge
 import (
 	"cmp"
 	"context"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -23,7 +24,7 @@ type connections struct {
 
 	refusals *limit.Refusals // counts the connections that makeRoom ends; nil: not counted
 
-	stopping atomic.Bool // set by stop
+	stopping atomic.Bool // set by stop: from then on, each answer closes its connection
 
 	mu        sync.Mutex
 	accepting map[net.Listener]struct{}
@@ -60,8 +61,7 @@ func (o *connections) endAccepting(ln net.Listener) {
 
 // add adds a connection. When the limit is reached, it first ends others, and waits until one is closed.
 func (o *connections) add(tcp *net.TCPConn) *conn {
-	c := &conn{TCPConn: tcp, interval: o.interval}
-	c.closed, c.isStopping = func() { o.remove(c) }, o.stopping.Load
+	c := &conn{TCPConn: tcp, open: o}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for o.limit > 0 && len(o.all) >= o.limit {
@@ -115,8 +115,7 @@ func (o *connections) count() int {
 	return len(o.all)
 }
 
-// stop closes the listeners, and ends every WaitContext and those that begin later. A connection that becomes idle from now
-// on ends.
+// stop closes the listeners, and ends every WaitContext, later ones too. From now on, a connection ends when it is idle.
 func (o *connections) stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -158,13 +157,11 @@ func (o *connections) wait(ctx context.Context) error {
 	return nil
 }
 
-// roomShare is the share of all connections that makeRoom ends at once. It looks at every connection to find them, so
-// ending several keeps the cost of a new connection low.
+// roomShare is the share of all connections that makeRoom ends at once. It looks at every connection, so it ends several.
 const roomShare = 64
 
 // makeRoom ends a few connections: of the clients with the most, those that have sent nothing for the longest time. A
-// request that has arrived is still answered; one that waits, or streams what happens, ends (WaitContext). The caller
-// holds mu.
+// request that has arrived is still answered; one that waits or streams ends (WaitContext). The caller holds mu.
 func (o *connections) makeRoom() {
 	number := max(1, o.limit/roomShare)
 	type candidate struct {
@@ -188,12 +185,7 @@ func (o *connections) makeRoom() {
 // crowdedFrom returns the number of connections from which on a client is crowded: all crowded clients together have at
 // least number connections. It returns 0 when there are too few.
 func (o *connections) crowdedFrom(number int) int {
-	counts := make([]int, 0, len(o.ofClient))
-	for _, n := range o.ofClient {
-		counts = append(counts, n)
-	}
-	slices.SortFunc(counts, func(a, b int) int { return b - a })
-	for _, n := range counts {
+	for _, n := range slices.Backward(slices.Sorted(maps.Values(o.ofClient))) {
 		if number -= n; number <= 0 {
 			return n
 		}
@@ -203,14 +195,12 @@ func (o *connections) crowdedFrom(number int) int {
 
 // silence asks the kernel how long ago the client has sent something, or has connected.
 func (c *conn) silence() (silent time.Duration) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return 0
-	}
-	_ = raw.Control(func(fd uintptr) { // fails only when the connection is closed already
-		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+	_ = c.control(func(fd int) error { // fails only when the connection is closed already
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err == nil {
 			silent = time.Duration(info.Last_data_recv) * time.Millisecond
 		}
+		return err
 	})
 	return silent
 }

@@ -147,10 +147,12 @@ func TestANewConnectionTakesThePlaceOfASilentOne(t *testing.T) {
 
 // A client that does not read its answer loses the connection. One that reads slowly gets all of it.
 func TestAnAnswerMustLeaveFastEnough(t *testing.T) {
+	t.Parallel()
 	testenv.NotShort(t, "time")
 	answer := make([]byte, 32<<20) // more than the kernels on both sides buffer
 	for _, secure := range []bool{false, true} {
 		t.Run(fmt.Sprintf("TLS %v", secure), func(t *testing.T) {
+			t.Parallel()
 			const interval = 500 * time.Millisecond
 			w := newTunedWorld(t, func(s *Server) {
 				s.http.WriteTimeout, s.https.WriteTimeout, s.open.interval = interval, interval, interval

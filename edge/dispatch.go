@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -16,24 +15,7 @@ import (
 	"mtagd/edge/requestid"
 	"mtagd/edge/tag"
 	"mtagd/partnerapi"
-	"mtagd/store"
 )
-
-// dispatcher passes each request on to the protocol that it is for.
-type dispatcher struct {
-	Config
-	directory *store.Directory
-	tags      *tag.Server
-	metrics   *metrics
-	stopping  atomic.Bool // set by Shutdown: each answer closes its connection
-}
-
-func newDispatcher(cfg Config) *dispatcher {
-	if cfg.Limits {
-		cfg.Clients = limit.NewClients(cfg.AddressEvents, cfg.Nodes, cfg.Refusals, cfg.Log)
-	}
-	return &dispatcher{Config: cfg, directory: cfg.Engine.Directory(), tags: tag.New(cfg.Config), metrics: newMetrics(cfg.Metrics)}
-}
 
 // requestInfo is what is known of a request so far.
 type requestInfo struct {
@@ -44,76 +26,75 @@ type requestInfo struct {
 }
 
 // handle passes a request to the protocol of its host. began is when the request had been read.
-func (d *dispatcher) handle(ctx *fasthttp.RequestCtx, began time.Time) {
+func (s *Server) handle(ctx *fasthttp.RequestCtx, began time.Time) {
 	v := requestInfo{began: began}
-	defer d.finish(ctx, &v)
-	t, ok := d.admit(ctx, &v)
+	defer s.finish(ctx, &v)
+	t, ok := s.admit(ctx, &v)
 	if !ok {
 		return
 	}
-	if d.HSTS && t.host == d.BaseHost && ctx.Conn().(*clientConn).secure {
+	if s.HSTS && t.host == s.BaseHost && ctx.Conn().(*clientConn).secure {
 		ctx.Response.Header.Set(fasthttp.HeaderStrictTransportSecurity, "max-age=31536000") // a year
 	}
 	if v.surface == partnerSurface {
-		d.PartnerAPI(ctx)
+		s.PartnerAPI(ctx)
 		if partnerapi.PartnerOf(ctx) == "" {
-			d.admitClient(ctx, &v)
+			s.admitClient(ctx, &v)
 		}
 		return
 	}
 	route := tag.NewRoute(t.host, t.path, t.query)
 	v.endpoint = route.Endpoint
-	d.tags.Serve(ctx, route)
+	s.tags.Serve(ctx, route)
 }
 
 // needsBody reports whether the answer of handle may depend on the body. It does not when the host is not served, for
 // example, or when the tag is unknown.
-func (d *dispatcher) needsBody(ctx *fasthttp.RequestCtx) bool {
+func (s *Server) needsBody(ctx *fasthttp.RequestCtx) bool {
 	var v requestInfo
-	t, fault := d.readTarget(ctx)
+	t, fault := s.readTarget(ctx)
 	switch {
-	case fault != "" || !d.findSurface(&v, t) || !isOwnHost(ctx, t.host):
+	case fault != "" || !s.findSurface(&v, t) || !isOwnHost(ctx, t.host):
 		return false
 	case v.surface == tagSurface:
-		return d.tags.NeedsBody(ctx, tag.NewRoute(t.host, t.path, t.query))
+		return s.tags.NeedsBody(ctx, tag.NewRoute(t.host, t.path, t.query))
 	}
-	return d.PartnerNeedsBody == nil || d.PartnerNeedsBody(ctx)
+	return s.PartnerNeedsBody == nil || s.PartnerNeedsBody(ctx)
 }
 
 // admit reads the target of a request and finds its surface. It returns false when it has refused the request: the
 // request is ambiguous, or this server does not serve the host.
-func (d *dispatcher) admit(ctx *fasthttp.RequestCtx, v *requestInfo) (target, bool) {
+func (s *Server) admit(ctx *fasthttp.RequestCtx, v *requestInfo) (target, bool) {
 	requestid.Set(ctx)
-	t, fault := d.readTarget(ctx)
-	known := d.findSurface(v, t)
+	t, fault := s.readTarget(ctx)
+	known := s.findSurface(v, t)
 	if v.onTagHost {
 		tag.SetHeaders(ctx)
 	}
 	switch {
 	case fault != "":
-		d.Refusals.Count(limit.Malformed, limit.Tenant{})
+		s.Refusals.Count(limit.Malformed, limit.Tenant{})
 		drainOnClose(ctx)
 		ctx.SetConnectionClose()
-		d.writeError(ctx, v.surface, fasthttp.StatusBadRequest, fault)
+		s.writeError(ctx, v.surface, fasthttp.StatusBadRequest, fault)
 	case !known:
-		d.Refusals.Count(limit.UnknownHost, limit.Tenant{})
-		d.writeError(ctx, v.surface, fasthttp.StatusMisdirectedRequest, "This host is not served here")
+		s.Refusals.Count(limit.UnknownHost, limit.Tenant{})
+		s.writeError(ctx, v.surface, fasthttp.StatusMisdirectedRequest, "This host is not served here")
 	case !isOwnHost(ctx, t.host):
-		d.writeError(ctx, v.surface, fasthttp.StatusMisdirectedRequest, "This host is not served on this connection")
+		s.writeError(ctx, v.surface, fasthttp.StatusMisdirectedRequest, "This host is not served on this connection")
 	default:
 		return t, true
 	}
-	d.admitClient(ctx, v)
+	s.admitClient(ctx, v)
 	return t, false
 }
 
 // admitClient takes a token from the bucket of the client's address. When the bucket is empty, it replaces the answer by a
 // 429 and returns false. Two kinds of requests take no token: GET /health, and those with a valid API key, as partners
 // have limits of their own. Requests to the tag protocol take theirs in package tag, one for each event. A request to the
-// partner API takes it after it was answered: only then it is known whether its key is valid, and a 401 costs no more
-// than a 429.
-func (d *dispatcher) admitClient(ctx *fasthttp.RequestCtx, v *requestInfo) bool {
-	wait := d.Clients.Take(ctx, clientaddr.Of(ctx.RemoteAddr()), 1, d.Now())
+// partner API takes it after it was answered: only then its key is known to be valid, and a 401 costs no more than a 429.
+func (s *Server) admitClient(ctx *fasthttp.RequestCtx, v *requestInfo) bool {
+	wait := s.Clients.Take(ctx, clientaddr.Of(ctx.RemoteAddr()), 1, s.Now())
 	if wait == 0 {
 		return true
 	}
@@ -122,16 +103,15 @@ func (d *dispatcher) admitClient(ctx *fasthttp.RequestCtx, v *requestInfo) bool 
 	}
 	ctx.Response.ResetBody()
 	ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, limit.RetryAfter(wait))
-	d.writeError(ctx, v.surface, fasthttp.StatusTooManyRequests, limit.TooManyFromAddress)
+	s.writeError(ctx, v.surface, fasthttp.StatusTooManyRequests, limit.TooManyFromAddress)
 	return false
 }
 
-// readTarget reads the target of a request. The second result says what is wrong with the head of the request, "" when
-// nothing is.
-func (d *dispatcher) readTarget(ctx *fasthttp.RequestCtx) (target, string) {
+// readTarget reads the target of a request. The second result says what is wrong with its head, or is "".
+func (s *Server) readTarget(ctx *fasthttp.RequestCtx) (target, string) {
 	t, fault := newTarget(ctx.Request.Header.Host(), ctx.Request.Header.RequestURI())
-	if slices.Contains(d.Aliases, t.host) {
-		t.host = d.BaseHost
+	if slices.Contains(s.Aliases, t.host) {
+		t.host = s.BaseHost
 	}
 	if fault == "" {
 		fault = framingFault(ctx)
@@ -139,8 +119,7 @@ func (d *dispatcher) readTarget(ctx *fasthttp.RequestCtx) (target, string) {
 	return t, fault
 }
 
-// isOwnHost reports whether a host may be asked for on the connection of a request. With TLS that is the host whose
-// certificate the client has checked.
+// isOwnHost reports whether a host may be asked for on the connection of a request. With TLS that is the certificate's.
 func isOwnHost(ctx *fasthttp.RequestCtx, host string) bool {
 	c := ctx.Conn().(*clientConn)
 	return !c.secure || host == c.serverName
@@ -148,13 +127,13 @@ func isOwnHost(ctx *fasthttp.RequestCtx, host string) bool {
 
 // findSurface sets the surface of a target. It returns false when this server does not serve the host. Then it guesses
 // the surface by the path, so that the error has the form that the client expects.
-func (d *dispatcher) findSurface(v *requestInfo, t target) bool {
+func (s *Server) findSurface(v *requestInfo, t target) bool {
 	switch {
-	case t.host == d.ClientTagHost && (t.host != d.BaseHost || tag.IsPath(t.path)):
+	case t.host == s.ClientTagHost && (t.host != s.BaseHost || tag.IsPath(t.path)):
 		v.onTagHost = true
-	case t.host == d.BaseHost:
+	case t.host == s.BaseHost:
 		v.surface = partnerSurface
-	case t.host != "" && d.directory.KnowsHost(t.host): // "" is where the directory keeps client-side tags
+	case t.host != "" && s.directory.KnowsHost(t.host): // "" is where the directory keeps client-side tags
 		v.onTagHost = true
 	default:
 		if bytes.HasPrefix(t.path, []byte("/v1/")) {
@@ -166,7 +145,7 @@ func (d *dispatcher) findSurface(v *requestInfo, t target) bool {
 }
 
 // writeError answers with an error body in the surface's form. The message must be plain ASCII without quotes.
-func (d *dispatcher) writeError(ctx *fasthttp.RequestCtx, sf surface, status int, message string) {
+func (s *Server) writeError(ctx *fasthttp.RequestCtx, sf surface, status int, message string) {
 	if sf == partnerSurface {
 		partnerapi.WriteError(ctx, status, message)
 		return
@@ -175,32 +154,32 @@ func (d *dispatcher) writeError(ctx *fasthttp.RequestCtx, sf surface, status int
 }
 
 // finish counts and logs an answered request. It must be deferred: it turns a panic into a 500.
-func (d *dispatcher) finish(ctx *fasthttp.RequestCtx, v *requestInfo) {
+func (s *Server) finish(ctx *fasthttp.RequestCtx, v *requestInfo) {
 	if p := recover(); p != nil {
-		d.metrics.panics.Inc()
+		s.metrics.panics.Inc()
 		id := requestid.Of(ctx)
-		d.Log.Error("panic", "surface", surfaceNames[v.surface], "value", p, "stack", string(debug.Stack()),
+		s.Log.Error("panic", "surface", surfaceNames[v.surface], "value", p, "stack", string(debug.Stack()),
 			"request_id", id)
 		ctx.Response.Reset()
 		ctx.Response.Header.Set(requestid.Header, id)
 		if v.onTagHost {
 			tag.SetHeaders(ctx)
 		}
-		d.writeError(ctx, v.surface, fasthttp.StatusInternalServerError, "Unable to process request")
+		s.writeError(ctx, v.surface, fasthttp.StatusInternalServerError, "Unable to process request")
 	}
-	if d.stopping.Load() {
+	if s.open.stopping.Load() {
 		ctx.SetConnectionClose()
 	}
 	status, took := ctx.Response.StatusCode(), time.Since(v.began)
 	if v.surface == partnerSurface {
-		d.metrics.countPartnerRequest(partnerEndpoint(ctx), status, took)
+		s.metrics.countPartnerRequest(partnerEndpoint(ctx), status, took)
 	} else {
-		d.metrics.countTagRequest(v.endpoint, status, took)
+		s.metrics.countTagRequest(v.endpoint, status, took)
 	}
-	if d.Log.Enabled(ctx, slog.LevelDebug) {
-		d.logRequest(ctx, v, status, took)
+	if s.Log.Enabled(ctx, slog.LevelDebug) {
+		s.logRequest(ctx, v, status, took)
 	}
-	if status == fasthttp.StatusTooManyRequests && d.Limits && !d.stopping.Load() {
+	if status == fasthttp.StatusTooManyRequests && s.Limits && !s.open.stopping.Load() {
 		slowDown(ctx)
 	}
 }
@@ -223,7 +202,7 @@ func partnerEndpoint(ctx *fasthttp.RequestCtx) string {
 	return cmp.Or(partnerapi.EndpointOf(ctx), "other")
 }
 
-func (d *dispatcher) logRequest(ctx *fasthttp.RequestCtx, v *requestInfo, status int, took time.Duration) {
+func (s *Server) logRequest(ctx *fasthttp.RequestCtx, v *requestInfo, status int, took time.Duration) {
 	endpoint := v.endpoint.String()
 	if v.surface == partnerSurface {
 		endpoint = partnerEndpoint(ctx)
@@ -239,5 +218,5 @@ func (d *dispatcher) logRequest(ctx *fasthttp.RequestCtx, v *requestInfo, status
 	if partner := partnerapi.PartnerOf(ctx); partner != "" {
 		attrs = append(attrs, slog.String("partner", partner))
 	}
-	d.Log.LogAttrs(ctx, slog.LevelDebug, "request", attrs...)
+	s.Log.LogAttrs(ctx, slog.LevelDebug, "request", attrs...)
 }

@@ -326,6 +326,7 @@ func TestARefusedClientWaitsForItsAnswer(t *testing.T) {
 
 // Wrong requests cost as much as events: none may be free, wherever it is refused.
 func TestARequestThatIsRefusedTakesATokenOfItsAddress(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		is, host, path string
 		status         int
@@ -370,6 +371,7 @@ func TestAPartnerTakesNoTokenOfItsAddress(t *testing.T) {
 }
 
 func TestPlainHTTPTakesTokensToo(t *testing.T) {
+	t.Parallel()
 	for _, path := range []string{"/", "/health", challengePath + "x"} {
 		w := newWorld(t, func(cfg *Config) {
 			now := time.Now()

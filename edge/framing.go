@@ -9,8 +9,7 @@ import (
 )
 
 // framingFault says what in the head of a request is ambiguous, "" when nothing is. A proxy in front of this server might
-// read the head in another way than the server does: then one client's body becomes another client's request (request
-// smuggling).
+// read the head in another way: then one client's body becomes another client's request (request smuggling).
 //
 // fasthttp itself refuses a repeated Host or Content-Length, a length that is not digits, an unknown or repeated
 // Transfer-Encoding, a space before the colon, and control characters. framingFault refuses what fasthttp accepts:
@@ -93,8 +92,7 @@ func (r *readerBuffer) note(b []byte, n int) {
 	r.ended = string(r.data) == "0\r\n\r\n" || bytes.HasSuffix(r.data, []byte("\r\n0\r\n\r\n"))
 }
 
-// hasBareRequestLine reports whether the line of a request, whose head fasthttp has just read from the buffer, ends
-// with a line feed but no carriage return.
+// hasBareRequestLine reports whether the line of a request, whose head fasthttp has just read, ends with a line feed alone.
 func (r *readerBuffer) hasBareRequestLine(h *fasthttp.RequestHeader) bool {
 	method, uri, protocol := h.Method(), h.RequestURI(), h.Protocol()
 	end := len(method) + len(uri) + len(protocol) + 2

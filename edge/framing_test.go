@@ -83,6 +83,7 @@ func TestAnAmbiguousRequestIsRefusedAndClosesTheConnection(t *testing.T) {
 
 // A head that ends without a carriage return is refused when it has arrived: the client sends nothing more.
 func TestAHeadThatEndsWithoutCarriageReturnIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, withTLS(t), func(cfg *Config) {
 		cfg.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}
 	})

@@ -14,7 +14,6 @@ import (
 	"mtagd/store/budget"
 )
 
-// handshakeTimeout is how long a handshake may take.
 const handshakeTimeout = 10 * time.Second
 
 // handshakes does the TLS handshakes of a listener's connections. The first read of a connection does its handshake, in the
@@ -35,8 +34,7 @@ func newHandshakes(config *tls.Config, perIP int, log *slog.Logger, m *metrics) 
 	return &handshakes{config, budget.New(math.MaxInt64, func(netip.Addr) int64 { return share }), log, m}
 }
 
-// do adds TLS to a connection. It returns false when there is nothing to serve: the handshake failed, the client has too many
-// under way, or the CA needed only the handshake.
+// do adds TLS to a connection. It returns false when there is nothing to serve, also after a CA's handshake.
 func (h *handshakes) do(c *clientConn) (done bool) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -47,7 +45,7 @@ func (h *handshakes) do(c *clientConn) (done bool) {
 	}()
 	client := clientaddr.Of(c.RemoteAddr()) // behind a proxy, this reads the proxy's header
 	if h.clients.TryReserve(client, 1) != nil {
-		h.metrics.handshakes[handshakeLimited].Inc()
+		h.metrics.handshakes.limited.Inc()
 		return false
 	}
 	defer h.clients.Release(client, 1)
@@ -64,10 +62,10 @@ func (h *handshakes) do(c *clientConn) (done bool) {
 	end()
 	secure := tls.Server(c.Conn, h.config)
 	if err := secure.HandshakeContext(ctx); err != nil {
-		h.metrics.handshakes[handshakeFailed].Inc()
+		h.metrics.handshakes.failed.Inc()
 		return false
 	}
-	h.metrics.handshakes[handshakeDone].Inc()
+	h.metrics.handshakes.done.Inc()
 	state := secure.ConnectionState()
 	if state.NegotiatedProtocol != "" && state.NegotiatedProtocol != "http/1.1" {
 		_ = secure.Close() // a challenge of the CA (TLS-ALPN-01): the handshake was the answer

@@ -24,8 +24,7 @@ const sendBuffer = 128 << 10
 
 // listener accepts TCP connections. It finds the client of each one, and refuses those of clients that have too many. A
 // connection from a trusted address begins with a PROXY protocol header, version 1 or 2, which names the client. It is
-// required: behind a proxy that sends none, a client could send its own and name any address. On connections from all
-// other addresses no header is read.
+// required: behind a proxy that sends none, a client could send its own and name any address. Others' is not read.
 type listener struct {
 	net.Listener // of *net.TCPConn
 	open         *connections
@@ -47,7 +46,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		_ = tcp.SetWriteBuffer(sendBuffer)
 		c := l.open.add(tcp)
 		switch {
-		case l.isProxy(c.RemoteAddr()):
+		case l.trusted.Contain(clientaddr.Exact(c.RemoteAddr())):
 			return l.behindProxy(c), nil
 		case l.setClient(c, c.RemoteAddr()):
 			return &clientConn{Conn: c, raw: c, tls: l.tls}, nil
@@ -75,10 +74,6 @@ func (l *listener) acceptTCP() (*net.TCPConn, error) {
 			return nil, err
 		}
 	}
-}
-
-func (l *listener) isProxy(address net.Addr) bool {
-	return l.trusted.Contain(clientaddr.Exact(address))
 }
 
 func (l *listener) setClient(c *conn, address net.Addr) bool {

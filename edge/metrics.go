@@ -29,7 +29,10 @@ type metrics struct {
 	duration   *prometheus.HistogramVec
 	tags       [tag.Endpoints]tagMetrics
 	panics     prometheus.Counter
-	handshakes [handshakeOutcomes]prometheus.Counter
+	handshakes struct { // by how they ended
+		done, failed prometheus.Counter
+		limited      prometheus.Counter // not begun: the client had too many under way
+	}
 }
 
 // tagMetrics are the metrics of one endpoint of the tag hosts.
@@ -38,18 +41,6 @@ type tagMetrics struct {
 	duration prometheus.Observer
 }
 
-// handshakeOutcome is how a TLS handshake ended, a label of the handshake counter.
-type handshakeOutcome uint8
-
-const (
-	handshakeDone handshakeOutcome = iota
-	handshakeFailed
-	handshakeLimited // not begun: the client had too many under way
-	handshakeOutcomes
-)
-
-var handshakeNames = [handshakeOutcomes]string{"done", "failed", "limited"}
-
 // statusCodes are the codes that tag hosts answer with.
 var statusCodes = []int{
 	200, 201, 204, 304, 308,
@@ -57,7 +48,6 @@ var statusCodes = []int{
 	500, 503,
 }
 
-// newMetrics registers the metrics, unless reg is nil.
 func newMetrics(reg prometheus.Registerer) *metrics {
 	registered := promauto.With(reg)
 	handshakes := registered.NewCounterVec(prometheus.CounterOpts{
@@ -86,13 +76,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			m.tags[e].requests[code] = m.requests.WithLabelValues(surface, e.String(), strconv.Itoa(code))
 		}
 	}
-	for o, name := range handshakeNames {
-		m.handshakes[o] = handshakes.WithLabelValues(name)
-	}
+	m.handshakes.done = handshakes.WithLabelValues("done")
+	m.handshakes.failed = handshakes.WithLabelValues("failed")
+	m.handshakes.limited = handshakes.WithLabelValues("limited")
 	return m
 }
 
-// countTagRequest counts an answered request to a tag host.
 func (m *metrics) countTagRequest(e tag.Endpoint, code int, took time.Duration) {
 	t := &m.tags[e]
 	if code >= len(t.requests) || t.requests[code] == nil {
@@ -102,7 +91,6 @@ func (m *metrics) countTagRequest(e tag.Endpoint, code int, took time.Duration) 
 	t.duration.Observe(took.Seconds())
 }
 
-// countPartnerRequest counts an answered request to the partner API.
 func (m *metrics) countPartnerRequest(endpoint string, code int, took time.Duration) {
 	m.requests.WithLabelValues(surfaceNames[partnerSurface], endpoint, strconv.Itoa(code)).Inc()
 	m.duration.WithLabelValues(surfaceNames[partnerSurface], endpoint).Observe(took.Seconds())

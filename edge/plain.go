@@ -15,38 +15,32 @@ const challengePath = "/.well-known/acme-challenge/"
 // consolePath is the prefix of the web console's paths. The body of a POST there has an API key or a link.
 const consolePath = "/console/"
 
-// keySentInClear is the message for a client that has sent its API key over plain HTTP.
-const keySentInClear = "The API key was sent unencrypted: have it revoked, and use https:// with a new one"
-
-// secretSentInClear is the same for a merchant's secret.
-const secretSentInClear = "The secret was sent unencrypted: have it deleted, and use https:// with a new one"
-
 // handlePlain answers plain HTTP when there is HTTPS: the CA's challenges, and a redirect to HTTPS for all other
 // requests. Status 308 makes clients repeat the method and the body. began is when the request had been read.
 //
 // A request to the partner API is refused when it has a key, and one to a tag host when it has a merchant's secret. If it
 // were redirected, the client would work, and would send the key or secret unencrypted with each request.
-func (d *dispatcher) handlePlain(ctx *fasthttp.RequestCtx, began time.Time) {
+func (s *Server) handlePlain(ctx *fasthttp.RequestCtx, began time.Time) {
 	v := requestInfo{began: began}
-	defer d.finish(ctx, &v)
-	t, ok := d.admit(ctx, &v)
-	if !ok || !d.admitClient(ctx, &v) {
+	defer s.finish(ctx, &v)
+	t, ok := s.admit(ctx, &v)
+	if !ok || !s.admitClient(ctx, &v) {
 		return
 	}
 	switch {
 	case !bytes.HasPrefix(t.path, []byte("/")): // after https://<host> it could name another host
-		d.writeError(ctx, v.surface, fasthttp.StatusBadRequest, "request target must be a path")
+		s.writeError(ctx, v.surface, fasthttp.StatusBadRequest, "request target must be a path")
 	case v.surface == partnerSurface && (len(ctx.Request.Header.Peek(fasthttp.HeaderAuthorization)) > 0 ||
 		ctx.IsPost() && bytes.HasPrefix(t.path, []byte(consolePath))):
-		d.writeError(ctx, v.surface, fasthttp.StatusForbidden, keySentInClear)
+		s.writeError(ctx, v.surface, fasthttp.StatusForbidden, "The API key was sent unencrypted: have it revoked, and use https:// with a new one")
 	case v.surface == tagSurface && tag.CarriesSecret(ctx):
-		d.writeError(ctx, v.surface, fasthttp.StatusForbidden, secretSentInClear)
+		s.writeError(ctx, v.surface, fasthttp.StatusForbidden, "The secret was sent unencrypted: have it deleted, and use https:// with a new one")
 	case bytes.HasPrefix(t.path, []byte(challengePath)):
 		waiting, cancel := WaitContext(ctx)
-		answer, ok := d.Challenge(waiting, t.host, string(t.path))
+		answer, ok := s.Challenge(waiting, t.host, string(t.path))
 		cancel()
 		if !ok {
-			d.writeError(ctx, v.surface, fasthttp.StatusNotFound, "There is no such challenge")
+			s.writeError(ctx, v.surface, fasthttp.StatusNotFound, "There is no such challenge")
 			return
 		}
 		ctx.SetContentType("text/plain")

@@ -1,6 +1,5 @@
-// Package edge is the front door of the process: it owns the listeners and connections. It reads each request,
-// decides by the Host header which protocol the request is for, and passes it on: to the tag protocol (package tag)
-// or to the partner API.
+// Package edge is the front door of the process: it owns the listeners and connections. It reads each request, decides by
+// the Host header which protocol it is for, and passes it on: to the tag protocol (package tag) or to the partner API.
 //
 // Read in this order:
 //
@@ -25,8 +24,7 @@
 //
 // Every answer has an X-Request-Id: the client's when it sent a valid one, otherwise a random one (package requestid).
 // Handlers write it into the errors that they log. The front door logs one line for each request, always at debug
-// level: an error is logged by the handler that knows its cause. For a request to the partner API the line names the
-// partner.
+// level: an error is logged by the handler that knows its cause. For the partner API it names the partner.
 package edge
 
 import (
@@ -39,6 +37,8 @@ import (
 	"github.com/valyala/fasthttp"
 	"golang.org/x/sys/unix"
 
+	"mtagd/edge/limit"
+	"mtagd/edge/tag"
 	"mtagd/store"
 )
 
@@ -51,12 +51,15 @@ const (
 
 // Server answers for the base host, the client tag host and every host of a tag.
 type Server struct {
-	dispatcher *dispatcher
-	http       *fasthttp.Server // of Serve: answers everything over plain HTTP
-	https      *fasthttp.Server // of ServeTLS: answers everything over TLS
-	plain      *fasthttp.Server // of ServePlain: answers challenges and redirects to HTTPS
-	open       *connections
-	bodies     *bodies
+	Config
+	directory *store.Directory
+	tags      *tag.Server
+	metrics   *metrics
+	http      *fasthttp.Server // of Serve: answers everything over plain HTTP
+	https     *fasthttp.Server // of ServeTLS: answers everything over TLS
+	plain     *fasthttp.Server // of ServePlain: answers challenges and redirects to HTTPS
+	open      *connections
+	bodies    *bodies
 }
 
 // New makes a server. Nothing runs before Serve. New fails when the limit of open files cannot be read.
@@ -65,28 +68,33 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := newDispatcher(cfg)
-	s := &Server{dispatcher: d, open: newConnections(), bodies: newBodies()}
+	if cfg.Limits {
+		cfg.Clients = limit.NewClients(cfg.AddressEvents, cfg.Nodes, cfg.Refusals, cfg.Log)
+	}
+	s := &Server{
+		Config: cfg, directory: cfg.Engine.Directory(), tags: tag.New(cfg.Config), metrics: newMetrics(cfg.Metrics),
+		open: newConnections(), bodies: newBodies(),
+	}
 	s.open.limit = most
 	s.open.interval = rateInterval
 	s.open.perClient = min(cfg.ConnectionsPerAddress, most/clientsAtLeast)
 	s.open.refusals = cfg.Refusals
-	s.http = s.newHTTP(d.handle, d.needsBody)
-	s.https = s.newHTTP(d.handle, d.needsBody)
+	s.http = s.newHTTP(s.handle, s.needsBody)
+	s.https = s.newHTTP(s.handle, s.needsBody)
 	s.https.ReduceMemoryUsage = true // browsers keep connections open: idle ones then hold no buffers
-	s.plain = s.newHTTP(d.handlePlain, func(*fasthttp.RequestCtx) bool { return false })
+	s.plain = s.newHTTP(s.handlePlain, func(*fasthttp.RequestCtx) bool { return false })
 	return s, nil
 }
 
 func (s *Server) newHTTP(answer func(*fasthttp.RequestCtx, time.Time), needsBody func(*fasthttp.RequestCtx) bool) *fasthttp.Server {
-	f := &front{s.dispatcher, s.bodies, answer, needsBody}
+	f := &front{s, answer, needsBody}
 	return &fasthttp.Server{
 		Handler:                      f.serve,
 		ErrorHandler:                 f.handleUnreadable,
 		ExpectHandler:                f.handleExpect,
 		HeaderReceived:               f.headReceived,
 		ConnState:                    connStateChanged,
-		Logger:                       formatLogger{s.dispatcher.Log},
+		Logger:                       formatLogger{s.Log},
 		Concurrency:                  2 * s.open.limit, // open has the limit; this one must not be reached
 		ReadBufferSize:               maxHeaderBytes,
 		WriteBufferSize:              1 << 10, // a usual answer fits; longer ones are written without the buffer
@@ -105,15 +113,14 @@ func (s *Server) Serve(ln net.Listener) error { return s.serve(s.http, s.accepti
 
 // ServeTLS does what Serve does, over HTTPS.
 func (s *Server) ServeTLS(ln net.Listener) error {
-	d := s.dispatcher
-	return s.serve(s.https, s.accepting(ln, newHandshakes(d.TLS, d.HandshakesPerIP, d.Log, d.metrics)))
+	return s.serve(s.https, s.accepting(ln, newHandshakes(s.TLS, s.HandshakesPerIP, s.Log, s.metrics)))
 }
 
 // ServePlain does what Serve does, but only answers the CA's challenges, and redirects all other requests to HTTPS.
 func (s *Server) ServePlain(ln net.Listener) error { return s.serve(s.plain, s.accepting(ln, nil)) }
 
 func (s *Server) accepting(ln net.Listener, tls *handshakes) net.Listener {
-	return &listener{ln, s.open, s.dispatcher.TrustedProxies, tls, s.dispatcher.Refusals, s.dispatcher.Log}
+	return &listener{ln, s.open, s.TrustedProxies, tls, s.Refusals, s.Log}
 }
 
 func (s *Server) serve(http *fasthttp.Server, ln net.Listener) error {
@@ -122,7 +129,7 @@ func (s *Server) serve(http *fasthttp.Server, ln net.Listener) error {
 	}
 	defer s.open.endAccepting(ln)
 	err := http.Serve(ln)
-	if s.dispatcher.stopping.Load() {
+	if s.open.stopping.Load() {
 		return nil
 	}
 	if err == nil {
@@ -138,28 +145,24 @@ const idleEnd = 50 * time.Millisecond
 // request. Clients open connections in advance: with their read timeout, every stop would take 15 seconds.
 const arrivalTime = 2 * time.Second
 
-// Shutdown stops accepting connections. It returns nil when all requests that had arrived are answered, or ctx's error
-// when ctx ends first. From the call on, each answer closes its connection. The engine must stay open until Shutdown
-// has returned.
+// Shutdown stops accepting connections. It returns nil when all requests that had arrived are answered, or ctx's error when
+// ctx ends first. From now on, each answer closes its connection. The engine must stay open until Shutdown has returned.
 //
 // It does not shut fasthttp down. That would close connections that seem idle while their next request is read and recorded,
 // and drop answers that are buffered because more requests wait on the connection.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.dispatcher.stopping.Store(true)
 	s.open.stop()
 	defer time.AfterFunc(idleEnd, func() { s.open.stopReading(func(c *conn) bool { return c.idle.Load() }) }).Stop()
 	defer time.AfterFunc(arrivalTime, func() { s.open.stopReading(func(*conn) bool { return true }) }).Stop()
 	return s.open.wait(ctx)
 }
 
-// Connections returns the number of open connections.
 func (s *Server) Connections() int { return s.open.count() }
 
 // clientsAtLeast is how many clients it takes to use all connections, when ConnectionsPerAddress limits them.
 const clientsAtLeast = 8
 
-// maxConnections returns how many connections may be open. It leaves an eighth of the process's descriptors, and 64
-// more, to the engine's files.
+// maxConnections returns how many connections may be open. An eighth of the descriptors, and 64 more, are the engine's.
 func maxConnections() (int, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

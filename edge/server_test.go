@@ -45,7 +45,7 @@ func TestShutdownAnswersRunningRequests(t *testing.T) {
 		defer close(stopped)
 		w.shutdown()
 	}()
-	for !w.server.dispatcher.stopping.Load() {
+	for !w.server.open.stopping.Load() {
 		runtime.Gosched()
 	}
 	close(release)
@@ -85,6 +85,7 @@ func TestShutdownGivesUpWithItsContext(t *testing.T) {
 
 // Shutdown does not wait for the read timeout of connections without a request, or with half of one.
 func TestShutdownDoesNotWaitForSilentConnections(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	silent, half := w.dial(), w.dial()
 	defer silent.Close()
@@ -285,7 +286,7 @@ func TestAcceptWaitsForDescriptors(t *testing.T) {
 
 func TestASlowRequestGets408(t *testing.T) {
 	w := newWorld(t)
-	cfg := w.server.dispatcher.Config
+	cfg := w.server.Config
 	cfg.Metrics = nil
 	s, err := New(cfg)
 	if err != nil {

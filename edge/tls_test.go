@@ -299,7 +299,6 @@ func TestAHandshakeGoesOnInAStop(t *testing.T) {
 	served := make(chan bool)
 	go func() { served <- health(w.secure(c, clientHost)) }()
 	<-begun
-	w.server.dispatcher.stopping.Store(true)
 	w.server.open.stop()
 	close(goOn)
 	if !<-served {
@@ -388,6 +387,7 @@ func TestAKeyOverPlainHTTPIsRefused(t *testing.T) {
 }
 
 func TestProxyProtocol(t *testing.T) {
+	t.Parallel()
 	header := proxyproto.HeaderProxyFromAddrs(2,
 		&net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 4000}, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 80})
 	v2, err := header.Format()

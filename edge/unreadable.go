@@ -17,8 +17,7 @@ import (
 	"mtagd/store"
 )
 
-// handleExpect answers a client that asks before it sends its body (Expect: 100-continue). A body that would be refused
-// is refused now.
+// handleExpect answers a client that asks before it sends its body (Expect: 100-continue). It may refuse the body now.
 func (f *front) handleExpect(ctx *fasthttp.RequestCtx) int {
 	c := connOf(ctx)
 	isRefused := c.headDecides || c.bodyRefused != nil
@@ -29,11 +28,12 @@ func (f *front) handleExpect(ctx *fasthttp.RequestCtx) int {
 	return ctx.Response.StatusCode()
 }
 
-// handleUnreadable answers a request that fasthttp could not read, or should not read. fasthttp closes the connection
-// after the answer.
+// handleUnreadable answers a request that fasthttp could not or should not read. fasthttp then closes the connection.
 func (f *front) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
-	restoreHead(ctx)
 	c := connOf(ctx)
+	if c.head != nil { // fasthttp has emptied the request, because it could not read the chunked body
+		c.head.CopyTo(&ctx.Request.Header)
+	}
 	if c.headDecides {
 		f.answer(ctx, time.Now())
 		drainOnClose(ctx)
@@ -46,11 +46,11 @@ func (f *front) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 }
 
 // refuseUnreadable answers a request that fasthttp could not read because of err. c is its connection.
-func (d *dispatcher) refuseUnreadable(ctx *fasthttp.RequestCtx, c *conn, err error) {
+func (s *Server) refuseUnreadable(ctx *fasthttp.RequestCtx, c *conn, err error) {
 	v := requestInfo{began: time.Now()}
-	defer d.finish(ctx, &v)
+	defer s.finish(ctx, &v)
 	requestid.Set(ctx)
-	d.findSurface(&v, unreadableTarget(ctx, err))
+	s.findSurface(&v, unreadableTarget(ctx, err))
 	if v.onTagHost {
 		tag.SetHeaders(ctx)
 	}
@@ -58,33 +58,33 @@ func (d *dispatcher) refuseUnreadable(ctx *fasthttp.RequestCtx, c *conn, err err
 	var timeout net.Error
 	switch {
 	case c.bodyRefused == errManyOfClient:
-		d.Refusals.Count(limit.BodyMemory, limit.Tenant{})
-		d.writeError(ctx, v.surface, fasthttp.StatusTooManyRequests, "Too many large requests of this client are under way, please retry")
+		s.Refusals.Count(limit.BodyMemory, limit.Tenant{})
+		s.writeError(ctx, v.surface, fasthttp.StatusTooManyRequests, "Too many large requests of this client are under way, please retry")
 	case c.bodyRefused != nil || c.body != nil && c.body.hasGivenWay():
-		d.Refusals.Count(limit.BodyMemory, limit.Tenant{})
-		d.writeError(ctx, v.surface, fasthttp.StatusServiceUnavailable, "Too many large requests are under way, please retry")
-	case errors.As(err, &timeout) && timeout.Timeout() && d.stopping.Load():
+		s.Refusals.Count(limit.BodyMemory, limit.Tenant{})
+		s.writeError(ctx, v.surface, fasthttp.StatusServiceUnavailable, "Too many large requests are under way, please retry")
+	case errors.As(err, &timeout) && timeout.Timeout() && s.open.stopping.Load():
 		// Not 408: the client has done nothing wrong.
-		d.writeError(ctx, v.surface, fasthttp.StatusServiceUnavailable, "The service is stopping, please retry")
+		s.writeError(ctx, v.surface, fasthttp.StatusServiceUnavailable, "The service is stopping, please retry")
 		return
 	case errors.As(err, &timeout) && timeout.Timeout():
 		// After a timeout the request is empty unless its body is chunked: it has no Origin, so a page cannot read this
 		// answer. The browser tag treats that as a network error, and sends again.
-		d.writeError(ctx, v.surface, fasthttp.StatusRequestTimeout, "Request was not received in time")
+		s.writeError(ctx, v.surface, fasthttp.StatusRequestTimeout, "Request was not received in time")
 		return // without drainOnClose: the client of a slow request would only be waited for again
 	case errors.Is(err, fasthttp.ErrBodyTooLarge) && v.surface == partnerSurface:
-		d.writeError(ctx, v.surface, fasthttp.StatusRequestEntityTooLarge, partnerapi.TooLarge)
+		s.writeError(ctx, v.surface, fasthttp.StatusRequestEntityTooLarge, partnerapi.TooLarge)
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		d.writeError(ctx, v.surface, fasthttp.StatusRequestEntityTooLarge, tag.BodyTooLargeMessage)
+		s.writeError(ctx, v.surface, fasthttp.StatusRequestEntityTooLarge, tag.BodyTooLargeMessage)
 	case errors.As(err, &small):
-		d.Refusals.Count(limit.Malformed, limit.Tenant{})
-		d.writeError(ctx, v.surface, fasthttp.StatusRequestHeaderFieldsTooLarge, "Request header is too large")
+		s.Refusals.Count(limit.Malformed, limit.Tenant{})
+		s.writeError(ctx, v.surface, fasthttp.StatusRequestHeaderFieldsTooLarge, "Request header is too large")
 	case errors.Is(err, errBareHead):
-		d.Refusals.Count(limit.Malformed, limit.Tenant{})
-		d.writeError(ctx, v.surface, fasthttp.StatusBadRequest, bareLineFault)
+		s.Refusals.Count(limit.Malformed, limit.Tenant{})
+		s.writeError(ctx, v.surface, fasthttp.StatusBadRequest, bareLineFault)
 	default:
-		d.Refusals.Count(limit.Malformed, limit.Tenant{})
-		d.writeError(ctx, v.surface, fasthttp.StatusBadRequest, "Request is malformed")
+		s.Refusals.Count(limit.Malformed, limit.Tenant{})
+		s.writeError(ctx, v.surface, fasthttp.StatusBadRequest, "Request is malformed")
 	}
 	drainOnClose(ctx)
 }

@@ -98,7 +98,7 @@ func newAPI(cfg Config) *api {
 		turns:         budget.Turns[store.PartnerID](max(1, int64(runtime.GOMAXPROCS(0)/2))),
 	}
 	if cfg.Limits {
-		a.rates, a.strangers = cfg.Nodes.NewBuckets(limit.OfPartners), cfg.Nodes.NewAddresses(limit.OfStrangers, strangerRate)
+		a.rates, a.strangers = cfg.Nodes.NewBuckets(limit.OfPartners), limit.NewAddresses(cfg.Nodes.NewBuckets(limit.OfStrangers), strangerRate)
 	}
 	return a
 }

@@ -6,9 +6,8 @@
 //	acmetest/  a CA for tests
 //	dnstest/   DNS servers for tests
 //
-// store.Hosts decides which hosts may have a certificate. Before certs orders or renews a certificate, it asks the
-// recheck where the host's DNS leads. The hourly recheck passes each finding to certs. Only verify and the recheck
-// update tags.
+// store.Hosts decides which hosts may have a certificate. Before an order or a renewal, certs asks the recheck where
+// the host's DNS leads. The hourly recheck passes each finding to certs. Only verify and the recheck update tags.
 package tlsmgr
 
 import (

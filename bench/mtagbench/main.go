@@ -89,10 +89,8 @@ func (p *program) measure(temp string, f func(dir string, servers *server.Group)
 func (p *program) write(table *report.Table, file, where string, strict bool) error {
 	text := fmt.Sprintf("Measured %s on %d cores, %s, %s/%s%s\n%s", time.Now().UTC().Format(time.DateOnly),
 		runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH, where, table)
-	if _, err := io.WriteString(p.stdout, text); err != nil {
-		return err
-	}
-	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o777), os.WriteFile(file, []byte(text), 0o666)); err != nil {
+	_, err := io.WriteString(p.stdout, text)
+	if err := errors.Join(err, os.MkdirAll(filepath.Dir(file), 0o777), os.WriteFile(file, []byte(text), 0o666)); err != nil {
 		return err
 	}
 	if strict && table.Missed > 0 {

@@ -22,21 +22,29 @@ import (
 // fillDays is how many days the events are spread over.
 const fillDays = 400
 
+// written returns how many bytes the server has written to disk meanwhile.
+func (b *benchmark) written(meanwhile func() error) (float64, error) {
+	before, err := b.mtagd.DiskWrites()
+	if err == nil {
+		err = meanwhile()
+	}
+	if err != nil {
+		return 0, err
+	}
+	after, err := b.mtagd.DiskWrites()
+	return float64(after - before), err
+}
+
 // fillData makes the events on which all later parts run.
 func fillData(b *benchmark) error {
 	b.progress("filling: %s events, and %d other merchants", report.Grouped(b.Events), b.Merchants)
-	before, err := b.mtagd.DiskWrites()
-	if err != nil {
-		return err
-	}
 	var r *load.Result
-	if b.data, r, err = dataset.Fill(b.ctx, b.mtagd.API, b.Events, fillDays, b.Merchants); err != nil {
+	written, err := b.written(func() (err error) {
+		if b.data, r, err = dataset.Fill(b.ctx, b.mtagd.API, b.Events, fillDays, b.Merchants); err == nil {
+			b.loaded, err = b.mtagd.API.AddMerchant("load")
+		}
 		return err
-	}
-	if b.loaded, err = b.mtagd.API.AddMerchant("load"); err != nil {
-		return err
-	}
-	after, err := b.mtagd.DiskWrites()
+	})
 	if err != nil {
 		return err
 	}
@@ -44,7 +52,7 @@ func fillData(b *benchmark) error {
 	b.table.Section("Data", fmt.Sprintf("Sent in batches of %s over %d connections, ordered; %d names, spread over %d days.",
 		report.Grouped(dataset.Batch), dataset.Connections, len(bench.Names), fillDays))
 	b.table.Figure(report.Grouped(r.Events)+" events of one merchant", report.PerSecond(r.Rate()))
-	b.table.Figure("bytes written per byte received", report.Times(float64(after-before)/float64(b.stored*bench.EventSize)))
+	b.table.Figure("bytes written per byte received", report.Times(written/float64(b.stored*bench.EventSize)))
 	if err := b.mtagd.Stop(); err != nil {
 		return err
 	}
@@ -72,7 +80,6 @@ func measureStarts(b *benchmark) error {
 	return nil
 }
 
-// measureListing times and checks every kind of query.
 func measureListing(b *benchmark) error {
 	b.progress("listing: %d queries of each kind, on two datasets", b.Queries)
 	all, err := dataset.ListEachKind(b.ctx, b.mtagd.API, b.data, b.Queries)
@@ -108,7 +115,6 @@ func addListings(table *report.Table, all []dataset.Listing, m *dataset.Manifest
 	}
 }
 
-// addSummaries times and checks summaries, and adds their rows.
 func addSummaries(table *report.Table, p *program, api *dataset.Client, m *dataset.Manifest, n int) error {
 	p.progress("summaries")
 	all, err := dataset.SummarizeEachKind(p.ctx, api, m, n)

@@ -80,7 +80,6 @@ type listing struct {
 // for the goroutine that drives the load.
 type listCommand struct{}
 
-// Run lists.
 func (listCommand) Run(p *program) error {
 	var l listing
 	if err := json.NewDecoder(os.Stdin).Decode(&l); err != nil {

@@ -56,7 +56,6 @@ type postgresBenchmark struct {
 	merchants    []dataset.Dataset // the first one has all events of the parts with one merchant
 }
 
-// Run measures and writes the table.
 func (c *postgresCommand) Run(p *program) error {
 	return p.measure(c.Temp, func(dir string, servers *server.Group) (err error) {
 		b := &postgresBenchmark{postgresCommand: c, program: p}
@@ -192,7 +191,6 @@ func ownCPUTime() (time.Duration, error) {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), err
 }
 
-// measureRound runs one part on both nodes at once.
 func (b *postgresBenchmark) measureRound(p *postgresPart) error {
 	servers := [nodeCount]*server.Process{b.nodes[0].Process, b.nodes[1].Process}
 	if p.merchants == nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -35,10 +36,7 @@ func (c *profileCommand) Run(p *program) error {
 			return err
 		}
 		taken, err := takeProfile(p, mtagd, data)
-		if err != nil {
-			return err
-		}
-		if err := mtagd.Stop(); err != nil {
+		if err := errors.Join(err, mtagd.Stop()); err != nil {
 			return err
 		}
 		return writeProfile(c.File, taken)

@@ -16,8 +16,7 @@ import (
 	"mtagd/store"
 )
 
-// compareWithFile finds the maximum rates of single events. The synced file and mtagd take turns, and each round of mtagd is
-// compared with the round of the file before it.
+// compareWithFile finds the maximum rates of single events. Each round of mtagd is compared with the file's before it.
 func compareWithFile(b *benchmark) error {
 	b.table.Section("Single events against a synced file",
 		fmt.Sprintf("As fast as answers come, 201 after the synced commit. The file is fasthttp that syncs the bodies to a file, by groups, on 256 and 64 connections; its p99 is the target. Medians of %d rounds of %v, in turns.", b.Rounds, b.Round))
@@ -70,23 +69,17 @@ func compareWithFile(b *benchmark) error {
 }
 
 func measureWriteAmplification(b *benchmark) error {
-	before, err := b.mtagd.DiskWrites()
-	if err != nil {
+	var r *load.Result
+	written, err := b.written(func() (err error) {
+		r, _, err = b.turn(b.mtagd.Process, load.ClosedLoop(b.target(), load.Plain, manyConnections, 1, max(b.Round, 2*time.Second)))
 		return err
+	})
+	if err == nil {
+		b.table.Figure("write amplification, single events", report.Times(written/float64(r.Events*bench.EventSize)))
 	}
-	r, _, err := b.turn(b.mtagd.Process, load.ClosedLoop(b.target(), load.Plain, manyConnections, 1, max(b.Round, 2*time.Second)))
-	if err != nil {
-		return err
-	}
-	after, err := b.mtagd.DiskWrites()
-	if err != nil {
-		return err
-	}
-	b.table.Figure("write amplification, single events", report.Times(float64(after-before)/float64(r.Events*bench.EventSize)))
-	return nil
+	return err
 }
 
-// measureBatches finds the maximum rate of events in batches.
 func measureBatches(b *benchmark) error {
 	b.progress("batches of %d", batchEvents)
 	r := rounds{}
@@ -239,8 +232,7 @@ func measureLatencyCurve(b *benchmark) error {
 	return picture.Draw(b.ctx, filepath.Join(b.Out, pictureFile))
 }
 
-// measureOverload offers twice the maximum rate: single events from more connections than reached the maximum, then from
-// thousands, then batches.
+// measureOverload offers twice the maximum rate: single events from more connections, then from thousands, then batches.
 func measureOverload(b *benchmark) error {
 	b.table.Section("Overload", "Twice the maximum rates above, offered at fixed times. Accepted is the share of the maximum; what found no free connection was never sent.")
 	for _, o := range []struct {

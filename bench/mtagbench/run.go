@@ -37,7 +37,6 @@ const (
 	batchOverload       = 512
 )
 
-// batchEvents is the number of events in a batch.
 const batchEvents = 100
 
 // benchmark is the state of a run. Each part adds to it what later parts need.
@@ -67,12 +66,11 @@ func (c *runCommand) Validate() error {
 // memoryTarget is in bytes, for every part.
 const memoryTarget = 512 << 20
 
-// Run measures and writes the results.
 func (c *runCommand) Run(p *program) error {
 	return p.measure(c.Temp, func(dir string, servers *server.Group) (err error) {
 		b := &benchmark{runCommand: c, program: p}
 		busy := loadAverage()
-		if b.synced, b.syncedTarget, err = servers.StartFile(filepath.Join(dir, "synced")); err != nil {
+		if b.synced, b.syncedTarget, err = servers.StartOwn("file", filepath.Join(dir, "synced")); err != nil {
 			return err
 		}
 		if b.mtagd, err = servers.StartMtagd(c.Server, filepath.Join(dir, "data")); err != nil {
@@ -141,7 +139,6 @@ func (b *benchmark) acceptedTurn(s *server.Process, p load.Phase) (*load.Result,
 // target is the server's current address: a restart changes it.
 func (b *benchmark) target() load.Target { return b.mtagd.MarkTarget(&b.loaded) }
 
-// addPercentile adds a percentile to the table.
 func (b *benchmark) addPercentile(what string, h *load.Histogram, percentile float64) {
 	b.table.Figure(what, report.Milliseconds(h.At(percentile).Seconds()))
 }

@@ -56,8 +56,7 @@ const (
 	readyPage  = "/readyz"  // events are accepted; 503: store.Engine.Ready returns why not, or the service stops
 )
 
-// adminPages are the admin pages. guardAdmin decides who may see them. impaired says what is wrong with the data while
-// events are accepted.
+// adminPages are the admin pages. guardAdmin decides who may see them. impaired is what is wrong with the data nevertheless.
 func adminPages(metrics prometheus.Gatherer, ready, impaired func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
@@ -89,55 +88,34 @@ func writeReady(w http.ResponseWriter, err error) {
 }
 
 // guardAdmin decides who may see the admin pages, because profiles expose the program's memory: if a token is set, who has
-// it; else who is on this machine.
+// it, on loopback too; else who is on this machine. Without the token it shows only whether the service runs and is ready,
+// without the reason: so probes of load balancers need no secret. A token cannot be guessed, so wrong ones are only counted.
 func guardAdmin(pages http.Handler, ready func() error, token string, refusals *limit.Refusals) http.Handler {
 	if token == "" {
 		return onlyLoopbackHosts(pages)
 	}
-	return &tokenGuard{pages, ready, sha256.Sum256([]byte(token)), refusals}
-}
-
-// tokenGuard asks for the token, on loopback too. Without a token it shows only whether the service runs and is ready,
-// without the reason: probes of Kubernetes and of load balancers then need no secret. A token cannot be guessed, so wrong
-// ones are only counted.
-type tokenGuard struct {
-	pages    http.Handler
-	ready    func() error
-	want     [sha256.Size]byte
-	refusals *limit.Refusals
-}
-
-func (g *tokenGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	authorization := r.Header.Get("Authorization")
-	if g.isToken(authorization) {
-		g.pages.ServeHTTP(w, r)
-		return
-	}
-	g.endSoon(w)
-	switch {
-	case authorization == "" && r.URL.Path == healthPage:
-		writeHealth(w, r)
-	case authorization == "" && r.URL.Path == readyPage:
-		writeReady(w, g.ready())
-	default:
-		g.refusals.Count(limit.AdminToken, limit.Tenant{})
-		w.Header().Set("WWW-Authenticate", `Bearer realm="mtagd admin"`)
-		http.Error(w, "the admin pages need the token of --admin-token", http.StatusUnauthorized)
-	}
-}
-
-// endSoon ends the connection after the answer. Without it, whoever announces a body and does not send it, or does not read
-// the answers, would have one of the few connections for ever.
-func (g *tokenGuard) endSoon(w http.ResponseWriter) {
-	w.Header().Set("Connection", "close")
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(time.Second)) // fails if the connection has ended
-}
-
-// isToken compares hashes: so the time that it takes says nothing about the token, not even its length.
-func (g *tokenGuard) isToken(authorization string) bool {
-	scheme, token, _ := strings.Cut(authorization, " ")
-	got := sha256.Sum256([]byte(token))
-	return subtle.ConstantTimeCompare(got[:], g.want[:]) == 1 && strings.EqualFold(scheme, "Bearer")
+	want := sha256.Sum256([]byte(token)) // comparing hashes takes a time that does not even tell the length
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		authorization := r.Header.Get("Authorization")
+		scheme, sent, _ := strings.Cut(authorization, " ")
+		if got := sha256.Sum256([]byte(sent)); subtle.ConstantTimeCompare(got[:], want[:]) == 1 && strings.EqualFold(scheme, "Bearer") {
+			pages.ServeHTTP(w, r)
+			return
+		}
+		// Who announces a body and does not send it, or does not read the answers, must not keep one of the few connections.
+		w.Header().Set("Connection", "close")
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(time.Second)) // fails if the connection has ended
+		switch {
+		case authorization == "" && r.URL.Path == healthPage:
+			writeHealth(w, r)
+		case authorization == "" && r.URL.Path == readyPage:
+			writeReady(w, ready())
+		default:
+			refusals.Count(limit.AdminToken, limit.Tenant{})
+			w.Header().Set("WWW-Authenticate", `Bearer realm="mtagd admin"`)
+			http.Error(w, "the admin pages need the token of --admin-token", http.StatusUnauthorized)
+		}
+	})
 }
 
 // onlyLoopbackHosts refuses requests whose Host is not a loopback address or localhost. A page in a browser on this
@@ -197,7 +175,6 @@ func (c *healthCommand) Run(p *process) error {
 	return err
 }
 
-// askAdmin reads an admin page.
 func askAdmin(ctx context.Context, address, token, path string) (status int, text string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()

@@ -46,8 +46,7 @@ func newScrubber(verify store.Verify, shared store.Shared, metrics prometheus.Re
 	return s
 }
 
-// scrubbed is the result of the last complete pass, in a file that all nodes share. When the pass ended is when the file
-// was written, by the database's clock.
+// scrubbed is the result of the last complete pass, in a file that all nodes share. It ended when the file was written.
 type scrubbed struct {
 	Findings int64 `json:"findings"`
 }
@@ -114,7 +113,6 @@ func (s *scrubber) run(ctx context.Context) {
 	}
 }
 
-// pass verifies all data once.
 func (s *scrubber) pass(ctx context.Context) error {
 	found := int64(0)
 	began := time.Now()

@@ -21,14 +21,12 @@ import (
 	"mtagd/store/local/backup"
 )
 
-// backupCommands are "mtagd backup" and what is below it.
 type backupCommands struct {
 	Create backupCommand       `cmd:"" default:"withargs" help:"Back up the data directory, beside a running server too."`
 	Verify backupVerifyCommand `cmd:"" help:"Check all points in a destination: checksums, chains, and that every event decodes."`
 	List   backupListCommand   `cmd:"" help:"List the points in a destination."`
 }
 
-// backupCommand is "mtagd backup DEST".
 type backupCommand struct {
 	Dest         string   `arg:"" placeholder:"DEST" help:"A directory, or s3://ENDPOINT/BUCKET/PREFIX. The credentials of a bucket are taken from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or MINIO_ACCESS_KEY and MINIO_SECRET_KEY, from ~/.aws/credentials, or from the machine's role."`
 	Full         bool     `help:"Back up everything, not only what is new since the last point."`
@@ -36,7 +34,6 @@ type backupCommand struct {
 	Recipient    []string `placeholder:"age1..." help:"Encrypt for this age recipient. Repeatable."`
 }
 
-// Run makes a point.
 func (c *backupCommand) Run(p *process) error {
 	dest, err := openDestination(p.data, c.Dest, true)
 	if err != nil {
@@ -89,16 +86,14 @@ func openSource(p *process) (source, error) {
 			return conn.Close()
 		}
 		if operator.IsNoServer(err) {
-			if src, err = local.OpenSource(p.data, local.Options{Log: quietLog(p.stderr)}); err != nil {
-				err = openError(p.data, err)
-			}
+			src, err = local.OpenSource(p.data, local.Options{Log: quietLog(p.stderr)})
+			return openError(p.data, err)
 		}
 		return err
 	})
 	return src, err
 }
 
-// backupListCommand is "mtagd backup list DEST".
 type backupListCommand struct {
 	Dest string `arg:"" placeholder:"DEST" help:"The destination."`
 	JSON bool   `name:"json" help:"Print one JSON object a line instead of a table."`
@@ -123,7 +118,6 @@ func (c *backupListCommand) Run(p *process) error {
 	}), unreadable)
 }
 
-// backupVerifyCommand is "mtagd backup verify DEST".
 type backupVerifyCommand struct {
 	Dest     string `arg:"" placeholder:"DEST" help:"The destination."`
 	Identity string `placeholder:"FILE" help:"File with age identities. Without it, only the checksums of encrypted points are compared."`
@@ -158,16 +152,16 @@ func (c *backupVerifyCommand) Run(p *process) error {
 }
 
 func printReport(w io.Writer, r backup.Report) error {
+	var text strings.Builder
 	for _, problem := range r.Problems {
-		if _, err := fmt.Fprintf(w, "%s\n", strings.Join(strings.Fields(problem.Point+" "+problem.Error), " ")); err != nil {
-			return err
-		}
+		fmt.Fprintln(&text, strings.Join(strings.Fields(problem.Point+" "+problem.Error), " "))
 	}
-	_, err := fmt.Fprintf(w, "%s, %s, %s, %s\n", english.Plural(r.Points, "point", ""), english.Plural(r.Objects, "object", ""),
+	fmt.Fprintf(&text, "%s, %s, %s, %s\n", english.Plural(r.Points, "point", ""), english.Plural(r.Objects, "object", ""),
 		humanize.IBytes(uint64(r.Bytes)), english.Plural(len(r.Problems), "problem", ""))
-	if err == nil && r.Encrypted > 0 {
-		_, err = fmt.Fprintf(w, "%d points are encrypted: only their checksums were compared. --identity looks into them\n", r.Encrypted)
+	if r.Encrypted > 0 {
+		fmt.Fprintf(&text, "%d points are encrypted: only their checksums were compared. --identity looks into them\n", r.Encrypted)
 	}
+	_, err := io.WriteString(w, text.String())
 	return err
 }
 
@@ -213,7 +207,6 @@ type serverSource struct{ data string }
 
 func (s serverSource) Close() error { return nil }
 
-// ID implements backup.Source.
 func (s serverSource) ID(ctx context.Context) (id string, err error) {
 	answer, err := operator.Request(ctx, s.data, http.MethodGet, backupPath, nil)
 	if err != nil {
@@ -223,7 +216,6 @@ func (s serverSource) ID(ctx context.Context) (id string, err error) {
 	return string(text), errors.Join(err, answer.Body.Close())
 }
 
-// Stream implements backup.Source.
 func (s serverSource) Stream(ctx context.Context, r backup.Request, w io.Writer) error {
 	answer, err := operator.Request(ctx, s.data, http.MethodPost, backupPath, r)
 	if err != nil {
@@ -233,7 +225,6 @@ func (s serverSource) Stream(ctx context.Context, r backup.Request, w io.Writer)
 	return errors.Join(err, answer.Body.Close())
 }
 
-// pointJSON is a point as it is printed.
 type pointJSON struct {
 	Data      string `json:"data"`
 	Point     string `json:"point"`

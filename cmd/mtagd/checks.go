@@ -80,8 +80,7 @@ func checkAdmin(s, token string) error {
 
 var hostPattern = regexp.MustCompile(`^[a-z0-9.-]+$`)
 
-// checkHost accepts any host name, including IP addresses and single labels such as localhost. It converts the host to
-// lower case and removes a trailing dot.
+// checkHost accepts any host name, also an IP address or a label. It changes it to lower case, without a final dot.
 func checkHost(host *string) error {
 	h := strings.ToLower(strings.TrimSuffix(*host, "."))
 	if h == "" {

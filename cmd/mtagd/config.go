@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"reflect"
@@ -31,22 +33,16 @@ type configValue struct {
 	line string // file:line
 }
 
-// flagsByName collects the flags of all commands, because all of them may share one config file.
-func flagsByName(root *kong.Node) map[string]*kong.Flag {
+// allFlags returns the flags of a command and of its subcommands by name. All commands may share one config file.
+func allFlags(node *kong.Node) map[string]*kong.Flag {
 	flags := map[string]*kong.Flag{}
-	collectFlags(root, flags)
-	delete(flags, "help")
-	delete(flags, "config")
-	return flags
-}
-
-func collectFlags(node *kong.Node, flags map[string]*kong.Flag) {
 	for _, flag := range node.Flags {
 		flags[flag.Name] = flag
 	}
 	for _, child := range node.Children {
-		collectFlags(child, flags)
+		maps.Copy(flags, allFlags(child))
 	}
+	return flags
 }
 
 // readConfigFile reads a YAML file with one mapping from flag names to values. JSON is YAML, too. An error names the
@@ -80,7 +76,7 @@ func readConfigFile(name string, flags map[string]*kong.Flag) (configFile, error
 			key := entry.Key.GetToken()
 			line := fmt.Sprintf("%s:%d", name, key.Position.Line)
 			flag := flags[key.Value]
-			if flag == nil {
+			if flag == nil || flag.Name == "help" || flag.Name == "config" {
 				return nil, fmt.Errorf("%s: unknown key %q", line, key.Value)
 			}
 			text, err := configText(entry.Value, flag)
@@ -159,8 +155,7 @@ func envOf(flag *kong.Flag) string {
 	return ""
 }
 
-// origin says for each flag where its value comes from, in the form for error messages. Flags that were not set are
-// not in it.
+// origin says for each flag where its value comes from, as error messages name it. It has only flags that were set.
 type origin map[string]string
 
 // originOf finds the origin of each value. Precedence: command line, environment, config file.
@@ -186,17 +181,13 @@ func originOf(ctx *kong.Context, file configFile) origin {
 
 // of returns how error messages name the flag: by the place where its value comes from.
 func (o origin) of(flag string) string {
-	if where := o[flag]; where != "" {
-		return where
-	}
-	return "--" + flag
+	return cmp.Or(o[flag], "--"+flag)
 }
 
 // given reports whether the flag was set anywhere, even if to its default value.
 func (o origin) given(flag string) bool { return o[flag] != "" }
 
-// unsetEmpty makes an empty MTAGD_ variable the same as an absent one, so that unit files and compose files may leave
-// one blank.
+// unsetEmpty makes an empty MTAGD_ variable the same as an absent one, so that unit files may leave one blank.
 func unsetEmpty(environ []string) error {
 	for _, entry := range environ {
 		if name, value, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "MTAGD_") && value == "" {
@@ -210,10 +201,8 @@ func unsetEmpty(environ []string) error {
 
 // checkVariables refuses MTAGD_ variables that belong to no flag of any command: they are probably misspelt.
 func checkVariables(environ []string, root *kong.Node) error {
-	flags := map[string]*kong.Flag{}
-	collectFlags(root, flags)
 	var known []string
-	for _, flag := range flags {
+	for _, flag := range allFlags(root) {
 		known = append(known, flag.Envs...)
 	}
 	var errs []error
@@ -228,8 +217,7 @@ func checkVariables(environ []string, root *kong.Node) error {
 }
 
 // linkVariable matches the variables that Kubernetes sets in each pod for a service whose name begins with mtagd, and
-// those that Docker sets for a link to such a container: they include the variables of the linked container's own
-// environment, after ENV_.
+// those that Docker sets for a link to such a container: after ENV_ they have the container's own environment.
 var linkVariable = regexp.MustCompile(`^MTAGD_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT=\w+://|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=|NAME=/\S+/\S+$|ENV_\w+=)`)
 
 // config configures the service, for serve and dev.

@@ -95,10 +95,7 @@ func (d *daemon) writeMarker(path string) error {
 // isOpen reports whether the server that wrote the marker runs on this machine, in this network namespace.
 func (m marker) isOpen() bool {
 	conn, err := net.Dial("unixgram", m.Socket)
-	if err == nil {
-		conn.Close()
-	}
-	return err == nil
+	return err == nil && conn.Close() == nil
 }
 
 // fileMarker returns a marker that says which file this is.

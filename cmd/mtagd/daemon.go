@@ -149,8 +149,7 @@ func (d *daemon) wait(ctx context.Context) error {
 	}
 }
 
-// goOn prepares to go on with a database. The sockets stay open: connections wait in them until the service accepts them
-// again.
+// goOn prepares to go on with a database. The sockets stay open: connections wait in them meanwhile.
 func (d *daemon) goOn(database string) error {
 	next := d.config
 	next.Store, next.backup, next.Sockets = database, nil, map[string]net.Listener{}
@@ -232,11 +231,9 @@ func (d *daemon) onStop(undo func()) {
 	})
 }
 
-// stop undoes the steps, the last one first.
-func (d *daemon) stop() error {
-	var errs []error
+func (d *daemon) stop() (err error) {
 	for _, undo := range slices.Backward(d.stops) {
-		errs = append(errs, undo())
+		err = errors.Join(err, undo())
 	}
-	return errors.Join(errs...)
+	return err
 }

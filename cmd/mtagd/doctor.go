@@ -41,7 +41,6 @@ func (*doctorCommand) Help() string {
 		"Each line says what is wrong, the most urgent first; the line after it says what to do. Exit code 1: something is wrong."
 }
 
-// finding is something that is wrong.
 type finding struct {
 	urgency urgency
 	what    string
@@ -56,7 +55,6 @@ const (
 	ticket urgency = "ticket" // somebody must look at it on the next working day
 )
 
-// Run prints what is wrong.
 func (c *doctorCommand) Run(p *process) error {
 	e := newExamination(p, &c.Serve)
 	if err := c.Serve.check(p.data, p.origin); err != nil {
@@ -88,7 +86,6 @@ func newExamination(p *process, serve *serveCommand) *examination {
 	return &examination{process: p, serve: serve, checked: map[string]bool{}}
 }
 
-// print prints the findings, the most urgent first.
 func (e *examination) print(w io.Writer) {
 	slices.SortStableFunc(e.findings, func(a, b finding) int { return cmp.Compare(a.urgency, b.urgency) })
 	for _, f := range e.findings {
@@ -141,7 +138,10 @@ func (e *examination) checkRunning() bool {
 		e.add(ticket, "the admin pages are off", "set admin: without it neither alerts nor mtagd doctor see how the service is")
 		return serverRuns(e.ctx, e.data)
 	}
-	status, text, err := e.admin(readyPage)
+	admin := func(path string) (status int, text string, err error) {
+		return askAdmin(e.ctx, e.serve.Admin, e.serve.AdminToken, path)
+	}
+	status, text, err := admin(readyPage)
 	switch {
 	case err != nil && serverRuns(e.ctx, e.data):
 		e.add(page, "a server uses the data directory, but its admin pages do not answer: %v", "give mtagd doctor the same --admin as the server, and read its log", err)
@@ -155,7 +155,7 @@ func (e *examination) checkRunning() bool {
 		e.add(page, "another program answers at %s", "choose another address with admin, in the socket unit too", e.serve.Admin)
 		return serverRuns(e.ctx, e.data)
 	}
-	allowed, metrics, err := e.admin("/metrics")
+	allowed, metrics, err := admin("/metrics")
 	if err == nil && allowed != http.StatusOK {
 		err = errors.New(http.StatusText(allowed))
 	}
@@ -181,11 +181,6 @@ func (e *examination) checkRunning() bool {
 	}
 	e.skipped = "what needs the history that Prometheus has: " + strings.Join(skipped, ", ")
 	return true
-}
-
-// admin reads an admin page.
-func (e *examination) admin(path string) (status int, text string, err error) {
-	return askAdmin(e.ctx, e.serve.Admin, e.serve.AdminToken, path)
 }
 
 // checkConfigFile finds a file with a secret that everybody can read.

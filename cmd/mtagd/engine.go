@@ -26,13 +26,9 @@ func (d *daemon) openEngine(ctx context.Context) (store.Engine, error) {
 		return openDatabase(ctx, d.Store, postgres.Options{Log: d.Log, Retention: keep, Size: d.storeSize, Metrics: d.metrics})
 	}
 	engine, err := local.Open(d.Data, local.Options{Log: d.Log, Now: time.Now, Metrics: d.metrics, Retention: keep})
-	if err != nil {
-		return nil, openError(d.Data, err)
-	}
-	return engine, nil
+	return engine, openError(d.Data, err)
 }
 
-// openDatabase opens the engine on a PostgreSQL database.
 func openDatabase(ctx context.Context, database string, opt postgres.Options) (store.Engine, error) {
 	engine, err := postgres.Open(ctx, database, opt)
 	if err != nil {
@@ -99,10 +95,7 @@ func verifyClosed(ctx context.Context, data string, v store.Verification) (store
 		return store.Verified{}, err
 	}
 	counts, err := local.VerifyClosed(ctx, data, v)
-	if err != nil {
-		return counts, openError(data, err)
-	}
-	return counts, nil
+	return counts, openError(data, err)
 }
 
 // repairData makes a new data directory of what can be read of another one.
@@ -138,9 +131,12 @@ func openControl(data string, create bool, stderr io.Writer) (operator.Control, 
 	return opened, nil
 }
 
-// openError adds the name of the data directory to an error.
+// openError adds the name of the data directory to an error, if there is one.
 func openError(data string, err error) error {
-	if errors.Is(err, store.ErrInUse) {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, store.ErrInUse):
 		return fmt.Errorf("%s: %w", data, err) // its text says that this is a data directory
 	}
 	return fmt.Errorf("data directory %s: %w", data, err)

@@ -55,7 +55,6 @@ func (c *initCommand) questions() []question {
 	}
 }
 
-// Run sets up an installation.
 func (c *initCommand) Run(p *process) error {
 	if p.store != "" {
 		return &usageError{where: p.origin.of("store"), err: errors.New("is not for mtagd init: see deploy/scale.md")}
@@ -222,7 +221,7 @@ func (c *initCommand) finish(p *process) error {
 		return err
 	}
 	units := []string{"enable", "--now", "mtagd-http.socket", "mtagd-https.socket", "mtagd-admin.socket", "mtagd.service"}
-	if !systemdRuns() || !c.Start {
+	if _, err := os.Stat("/run/systemd/system"); err != nil || os.Getuid() != 0 || !c.Start { // nobody else may start services
 		fmt.Fprintf(p.stderr, "Start the service: systemctl %s, or mtagd serve --config %s\n", strings.Join(units, " "), c.Write)
 	} else if out, err := exec.CommandContext(p.ctx, "systemctl", units...).CombinedOutput(); err != nil {
 		return fmt.Errorf("systemctl: %w: %s", err, out)
@@ -257,12 +256,6 @@ func (c *initCommand) prepareDirs(data string) error {
 		}
 	}
 	return nil
-}
-
-// systemdRuns reports whether this process may start services.
-func systemdRuns() bool {
-	_, err := os.Stat("/run/systemd/system")
-	return err == nil && os.Getuid() == 0
 }
 
 // asService runs an operator command with the rights of the service's user, who must own the data.

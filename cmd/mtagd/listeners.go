@@ -48,8 +48,7 @@ func (d *daemon) acceptOperators(ctx context.Context) error {
 	return nil
 }
 
-// listenForOperators opens the operator socket. Without a database, the engine has made the data directory, and no other
-// server has it open.
+// listenForOperators opens the operator socket. Without a database, the engine has made the data directory and locked it.
 func (d *daemon) listenForOperators(ctx context.Context) (net.Listener, error) {
 	if d.Store != "" {
 		if err := os.MkdirAll(d.Data, 0o700); err != nil {
@@ -65,10 +64,7 @@ func (d *daemon) listenForOperators(ctx context.Context) (net.Listener, error) {
 // serverRuns reports whether a server runs on a data directory.
 func serverRuns(ctx context.Context, data string) bool {
 	conn, err := operator.Dial(ctx, data)
-	if err == nil {
-		conn.Close()
-	}
-	return err == nil
+	return err == nil && conn.Close() == nil
 }
 
 // acceptMigration lets a command move all data to a database. Its run ends before the engine closes.
@@ -81,8 +77,7 @@ func (d *daemon) acceptMigration(mux *http.ServeMux) {
 	})
 }
 
-// acceptAdmins serves the admin pages, unless they are off. After the signal to stop, /readyz answers that the service
-// is stopping.
+// acceptAdmins serves the admin pages, unless they are off. After the signal to stop, /readyz says so.
 func (d *daemon) acceptAdmins(ctx context.Context) error {
 	if d.Admin == adminOff {
 		return nil
@@ -156,8 +151,7 @@ func (d *daemon) announce(ctx context.Context) error {
 	return d.shop.Announce(ctx, d.Dev, d.Data)
 }
 
-// tellSystemd tells systemd that the service answers, and from then on whether it accepts events. Before anything is
-// stopped, it tells that the service is stopping.
+// tellSystemd tells systemd that the service answers, then whether it accepts events, and first of all when it stops.
 func (d *daemon) tellSystemd(context.Context) error {
 	stop, err := startWatchdog(d.engine.Ready, d.Log)
 	d.onStop(func() { stop(d.next == nil) })
@@ -171,9 +165,8 @@ const (
 	socketAdmin = "admin"
 )
 
-// inheritSockets takes the listening sockets that systemd has opened for the service (sd_listen_fds(3)). systemd keeps
-// them open while the service restarts, so no connection is refused: it waits in its socket. The addresses of the flags
-// are not used for these sockets.
+// inheritSockets takes the listening sockets that systemd has opened for the service (sd_listen_fds(3)). systemd keeps them
+// open while the service restarts, so no connection is refused: it waits in its socket. The flags' addresses are not used.
 func (d *daemon) inheritSockets(context.Context) error {
 	if d.inherited = d.Sockets; d.inherited != nil {
 		return nil // those from before a migration
@@ -193,8 +186,7 @@ func (d *daemon) inheritSockets(context.Context) error {
 	return nil
 }
 
-// inherit checks a socket and takes it. It refuses what the service would not use: connections would wait in such a
-// socket for ever.
+// inherit checks a socket and takes it. It refuses what the service would not use: there connections would wait for ever.
 func inherit(cfg config, name string, file *os.File) (net.Listener, error) {
 	switch {
 	case name != socketHTTP && name != socketHTTPS && name != socketAdmin:

@@ -105,7 +105,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if grammar.Data == "" {
 		return report(stderr, &usageError{where: "--data", err: errors.New("must not be empty")})
 	}
-
 	if err := checkStore(grammar.Store); err != nil {
 		return report(stderr, &usageError{where: originOf(parsed, grammar.file).of("store"), err: err})
 	}
@@ -120,13 +119,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	})
 
 	p := &process{
-		ctx:    ctx,
-		parsed: parsed,
-		stdout: stdout,
-		stderr: stderr,
-		data:   grammar.Data,
-		store:  grammar.Store,
-		origin: originOf(parsed, grammar.file),
+		ctx: ctx, parsed: parsed, stdout: stdout, stderr: stderr,
+		data: grammar.Data, store: grammar.Store, origin: originOf(parsed, grammar.file),
 	}
 	selected := parsed.Selected().Target
 	if command, ok := selected.Interface().(operator.Command); ok {
@@ -177,20 +171,15 @@ func stopSignals() []os.Signal {
 
 // readConfig reads the file of --config. Its values count where the command line and the environment have none.
 func (c *commandLine) readConfig(ctx *kong.Context) (err error) {
-	for _, flag := range ctx.Model.Flags {
-		if flag.Name != "config" {
-			continue
-		}
-		name, _ := ctx.FlagValue(flag).(string)
-		if name == "" {
-			return nil
-		}
-		if c.file, err = readConfigFile(name, flagsByName(ctx.Model.Node)); err != nil {
-			return err
-		}
+	flags := allFlags(ctx.Model.Node)
+	name, _ := ctx.FlagValue(flags["config"]).(string)
+	if name == "" {
+		return nil
+	}
+	if c.file, err = readConfigFile(name, flags); err == nil {
 		ctx.AddResolver(c.file)
 	}
-	return nil
+	return err
 }
 
 // helpWithVariable shows the environment variable of a flag after its help.

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"embed"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -65,7 +66,6 @@ func (*completionCommand) Help() string {
 		"fish: mtagd completion fish >~/.config/fish/completions/mtagd.fish. The packages have all three."
 }
 
-// Run prints a script.
 func (c *completionCommand) Run(p *process) error {
 	script, err := completions.ReadFile("completion/" + c.Shell)
 	if err != nil {
@@ -83,7 +83,6 @@ type suggestCommand struct {
 	Words []string `arg:"" optional:"" help:"The words so far."`
 }
 
-// Run prints the possible next words.
 func (c *suggestCommand) Run(p *process) error {
 	node := p.parsed.Model.Node
 	for _, word := range c.Words {
@@ -101,7 +100,7 @@ func (c *suggestCommand) Run(p *process) error {
 			fmt.Fprintf(&text, "--%s\t%s\n", flag.Name, firstSentence(flag.Help))
 		}
 	}
-	_, err := fmt.Fprint(p.stdout, text.String())
+	_, err := io.WriteString(p.stdout, text.String())
 	return err
 }
 
@@ -115,7 +114,6 @@ type manualCommand struct {
 	Dir string `arg:"" help:"Existing directory for the pages."`
 }
 
-// Run writes the manual pages.
 func (c *manualCommand) Run(p *process) error {
 	return c.write(p.parsed.Kong, p.parsed.Model.Node, nil)
 }

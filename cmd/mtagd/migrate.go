@@ -39,7 +39,6 @@ type migration struct{ To string }
 // errDamaged is the error of a migration that was not begun.
 var errDamaged = errors.New("some data is damaged, and nothing was copied. Restore it from a backup, or leave it out with --accept-damage")
 
-// Run migrates in the direction that --to says.
 func (c *migrateCommand) Run(p *process) error {
 	toDatabase := checkStore(c.To) == nil
 	switch {
@@ -203,8 +202,7 @@ const migratePath = "/migrate"
 const migrationLogInterval = 30 * time.Second
 
 // handleMigration lets the operator socket migrate the running server's data. After a successful migration it answers, and
-// then calls moved. A migration is cancelled when its command ends or when ctx ends. wait waits for the migration to end,
-// and prevents another one.
+// then calls moved. The end of its command or of ctx cancels a migration. wait waits for its end, and prevents another one.
 func handleMigration(ctx context.Context, mux *http.ServeMux, engine store.Engine, log *slog.Logger, moved func(to string)) (wait func()) {
 	stopping := ctx
 	busy := make(chan struct{}, 1)
@@ -252,12 +250,10 @@ func handleMigration(ctx context.Context, mux *http.ServeMux, engine store.Engin
 	return func() { busy <- struct{}{} } // never released: no other migration begins
 }
 
-// storeCommands are "mtagd store …".
 type storeCommands struct {
 	Distribute distributeCommand `cmd:"" help:"Spread the tables of the --store database over the workers of a Citus cluster. Nodes may run meanwhile."`
 }
 
-// distributeCommand is "mtagd store distribute".
 type distributeCommand struct{}
 
 func (*distributeCommand) Help() string {

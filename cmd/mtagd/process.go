@@ -41,7 +41,6 @@ func (p *process) withoutStore() error {
 	return &usageError{where: p.origin.of("store"), err: errNotWithStore}
 }
 
-// Exit codes.
 const (
 	exitDone   = 0
 	exitFailed = 1
@@ -97,19 +96,16 @@ func oneLine(err error) string {
 	return strings.Join(parts, "; ")
 }
 
-// printJSON prints a result.
 func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
 }
 
-// quietLog logs warnings and errors.
 func quietLog(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
-// operate runs an operator command and prints its result.
 func operate(p *process, command operator.Command) error {
 	client := operator.Client{
 		Data: p.data,

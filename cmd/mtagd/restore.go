@@ -14,7 +14,6 @@ import (
 	"mtagd/store/local/backup"
 )
 
-// restoreCommand is "mtagd restore SRC --data NEWDIR".
 type restoreCommand struct {
 	Src      string `arg:"" placeholder:"SRC" help:"Where the backup is: a directory, or s3://ENDPOINT/BUCKET/PREFIX."`
 	Point    string `placeholder:"TIME" help:"Restore the newest point that is not after this time, such as 2026-11-20T08:30:00Z, or the point with this name (default: the newest)."`
@@ -29,7 +28,6 @@ func (*restoreCommand) Help() string {
 		"A restore that was interrupted is begun again by the same command."
 }
 
-// Run restores a point.
 func (c *restoreCommand) Run(p *process) error {
 	if err := p.withoutStore(); err != nil {
 		return err

@@ -18,8 +18,7 @@ import (
 
 // timerSlack is how long the kernel may delay a thread's timers to combine their interrupts. Whenever a system call
 // blocks a thread, as each sync does, Go's monitor thread sleeps in steps of 20 µs. With the default slack of 50 µs
-// these wake-ups cost a tenth of an event's processor time. No timer of this program needs a precision below a
-// millisecond.
+// these wake-ups cost a tenth of an event's processor time. No timer here needs less than a millisecond.
 const timerSlack = time.Millisecond
 
 // relaxTimers sets that slack for all threads, unless they have it already. A thread inherits its slack from the thread
@@ -98,8 +97,7 @@ func limitMemory(ctx context.Context, connections func() int) {
 	}()
 }
 
-// yieldToOthers gives this process the lowest priority for processors and disks. The kernel has a priority for each thread;
-// new threads inherit it.
+// yieldToOthers gives this process the lowest priority for processors and disks. Each thread has one; new ones inherit it.
 func yieldToOthers() error {
 	const (
 		ioprioWhoProcess = 1

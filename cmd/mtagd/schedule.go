@@ -15,14 +15,12 @@ import (
 	"mtagd/store/local/backup"
 )
 
-// continuousBelow is the interval below which backups are continuous: every few seconds, a backup ships what the last
-// commits have written. It makes no point when there is nothing new.
+// continuousBelow is the interval below which backups are continuous: each ships what the last commits have written, if any.
 const continuousBelow = time.Minute
 
 // retryBackup is how long a schedule waits after a failure, unless its interval is shorter.
 const retryBackup = 5 * time.Minute
 
-// schedule backs up a data directory again and again.
 type schedule struct {
 	backupConfig
 	backup *backup.Backup
@@ -41,7 +39,6 @@ type schedule struct {
 	took   time.Duration // by the last point
 }
 
-// newSchedule makes a schedule and registers its metrics.
 func newSchedule(cfg backupConfig, src backup.Source, metrics *prometheus.Registry, log *slog.Logger) *schedule {
 	registered := promauto.With(metrics)
 	gauge := func(name, help string) prometheus.Gauge {
@@ -96,7 +93,6 @@ func (s *schedule) pause() time.Duration {
 	return s.Every - min(max(2*s.took, s.Every/10), s.Every/2)
 }
 
-// once makes one point.
 func (s *schedule) once(ctx context.Context, started time.Time) error {
 	result, err := s.backup.Run(ctx, backup.Options{
 		Certificates: s.Certificates, Recipients: s.Recipients, Keep: s.Keep,
@@ -168,7 +164,6 @@ func (s *schedule) failed(at time.Time, err error) {
 	s.shown.Failures++
 }
 
-// view returns what operators see of the backups.
 func (s *schedule) view() *console.Backup {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -145,7 +145,6 @@ func (c *serveCommand) hasTLS() bool { return c.TLS == "acme" }
 
 func (c *serveCommand) hasLimits() bool { return c.Limits == "on" }
 
-// logger makes the log that the checked flags describe.
 func (c *serveCommand) logger(w io.Writer) *slog.Logger {
 	opt := slog.HandlerOptions{Level: c.level}
 	if c.LogFormat == "json" {

@@ -69,8 +69,7 @@ func (d *daemon) awaitDatabase(ctx context.Context, step func() error) error {
 	}
 }
 
-// watchDomains checks in the background whether all domains can be claimed. The check reads every claim, and the service
-// must not wait for that.
+// watchDomains checks in the background whether all domains can be claimed. The service does not wait: every claim is read.
 func (d *daemon) watchDomains(context.Context) error {
 	d.inBackground(func(ctx context.Context) {
 		if err := checkDomains(ctx, d.engine, d.claimable(), d.Log); err != nil && ctx.Err() == nil {
@@ -90,8 +89,7 @@ func (d *daemon) takePorts(context.Context) (err error) {
 	return err
 }
 
-// listen returns the socket of this name that systemd has opened. Otherwise it opens one at the address of the flag with
-// this name.
+// listen returns the socket of this name that systemd has opened. Otherwise it opens one at the flag's address.
 func (d *daemon) listen(name, address string) (net.Listener, error) {
 	listener := d.inherited[name]
 	if listener == nil {
@@ -108,27 +106,15 @@ func (d *daemon) listen(name, address string) (net.Listener, error) {
 // openTLSManager prepares the verification of tag hosts and, unless HTTPS is off, their certificates.
 func (d *daemon) openTLSManager(context.Context) (err error) {
 	c := tlsmgr.Config{
-		Engine:   d.engine,
-		OwnHosts: []string{d.BaseHost, d.ClientTagHost},
+		Engine: d.engine, OwnHosts: []string{d.BaseHost, d.ClientTagHost}, Log: d.Log,
 		DNS: dns.Config{
-			CNAMETarget:  d.CNAMETarget,
-			Resolvers:    d.DNSResolver,
-			Port:         d.DNSPort,
-			AllowPrivate: d.DNSAllowPrivate,
-			Now:          time.Now,
+			CNAMETarget: d.CNAMETarget, Resolvers: d.DNSResolver, Port: d.DNSPort, AllowPrivate: d.DNSAllowPrivate, Now: time.Now,
 		},
-		Log: d.Log,
 	}
 	if d.hasTLS() {
 		c.Certificates = &certs.Config{
-			Dir:        certificatesDir(d.Data),
-			Shared:     sharedOf(d.engine),
-			CA:         d.ACMECA,
-			Roots:      d.roots,
-			Email:      d.ACMEEmail,
-			EABKeyID:   d.ACMEEABKeyID,
-			EABHMACKey: d.ACMEEABHMACKey,
-			Metrics:    d.metrics,
+			Dir: certificatesDir(d.Data), Shared: sharedOf(d.engine), Metrics: d.metrics,
+			CA: d.ACMECA, Roots: d.roots, Email: d.ACMEEmail, EABKeyID: d.ACMEEABKeyID, EABHMACKey: d.ACMEEABHMACKey,
 		}
 	}
 	if d.tlsmgr, err = tlsmgr.New(c); err != nil {
@@ -164,24 +150,11 @@ func secretKeyFile(data, given string) string {
 // openAPI makes the partner API. The web console is in front of it, and in development mode the demo shop.
 func (d *daemon) openAPI(ctx context.Context) (err error) {
 	c := partnerapi.Config{
-		Engine:        d.engine,
-		Delivery:      d.delivery,
-		DNS:           d.tlsmgr,
-		BaseURL:       d.tagURL(d.BaseHost),
-		ClientTagHost: d.ClientTagHost,
-		CNAMETarget:   d.CNAMETarget,
-		Claimable:     d.claimable(),
-		TagURL:        d.tagURL,
-		Log:           d.Log,
-		Now:           time.Now,
-		Refusals:      d.refusals,
-		Refused:       d.refused,
-		Limits:        d.hasLimits(),
-		Nodes:         d.nodes,
-		Metrics:       d.metrics,
-		Context:       edge.ClientContext,
-		Waiting:       edge.WaitContext,
-		WhenAnswered:  edge.WhenAnswered,
+		Engine: d.engine, Delivery: d.delivery, DNS: d.tlsmgr, Claimable: d.claimable(),
+		BaseURL: d.tagURL(d.BaseHost), ClientTagHost: d.ClientTagHost, CNAMETarget: d.CNAMETarget, TagURL: d.tagURL,
+		Limits: d.hasLimits(), Nodes: d.nodes, Refusals: d.refusals, Refused: d.refused,
+		Log: d.Log, Now: time.Now, Metrics: d.metrics,
+		Context: edge.ClientContext, Waiting: edge.WaitContext, WhenAnswered: edge.WhenAnswered,
 	}
 	if d.hasTLS() {
 		c.Certificates = d.tlsmgr.Certificates
@@ -192,10 +165,7 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 		return nil
 	}
 	d.shop, err = demo.Open(ctx, demo.Config{
-		Engine:  d.engine,
-		API:     d.api,
-		URL:     d.tagURL(d.ClientTagHost),
-		KeyFile: filepath.Join(d.Data, "demo.key"),
+		Engine: d.engine, API: d.api, URL: d.tagURL(d.ClientTagHost), KeyFile: filepath.Join(d.Data, "demo.key"),
 	})
 	if err != nil {
 		return fmt.Errorf("demo shop: %w", err)
@@ -207,15 +177,9 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 // openConsole puts the web console in front of the partner API.
 func (d *daemon) openConsole() {
 	c := console.Config{
-		Engine:   d.engine,
-		API:      d.api,
-		BaseURL:  d.tagURL(d.BaseHost),
-		OwnHosts: []string{d.BaseHost, d.ClientTagHost},
-		System:   d.system,
-		Log:      d.Log,
-		Now:      time.Now,
-		Refusals: d.refusals,
-		Limits:   d.hasLimits(),
+		Engine: d.engine, API: d.api, BaseURL: d.tagURL(d.BaseHost), OwnHosts: []string{d.BaseHost, d.ClientTagHost},
+		Limits: d.hasLimits(), Refusals: d.refusals,
+		Log: d.Log, Now: time.Now, System: d.system,
 	}
 	if d.hasTLS() {
 		c.Certificates = d.tlsmgr.Certificates
@@ -236,8 +200,7 @@ func (d *daemon) system() console.System {
 	return s
 }
 
-// tagURL is the address of a tag host, or of the base host. In development mode it has no TLS, and the port that the
-// service listens on.
+// tagURL is the address of a tag host, or of the base host. In development mode it has no TLS, and a port.
 func (d *daemon) tagURL(host string) string {
 	if d.Dev == nil {
 		return "https://" + host
@@ -251,21 +214,12 @@ func (d *daemon) openEdge(context.Context) (err error) {
 	addThreads() // before edge.New, which counts the threads: it decides how many large batches are parsed at once
 	c := edge.Config{
 		Config: tag.Config{
-			Engine:        d.engine,
-			ClientTagHost: d.ClientTagHost,
-			Log:           d.Log,
-			Metrics:       d.rates.counters,
-			Now:           time.Now,
-			Refusals:      d.refusals,
-			Refused:       d.refused,
-			Limits:        d.hasLimits(),
-			Nodes:         d.nodes,
+			Engine: d.engine, ClientTagHost: d.ClientTagHost,
+			Limits: d.hasLimits(), Nodes: d.nodes, Refusals: d.refusals, Refused: d.refused,
+			Log: d.Log, Now: time.Now, Metrics: d.rates.counters,
 		},
-		BaseHost:       d.BaseHost,
-		Aliases:        d.Aliases,
-		PartnerAPI:     d.api,
-		AddressEvents:  d.AddressEvents,
-		TrustedProxies: d.proxies,
+		BaseHost: d.BaseHost, Aliases: d.Aliases, PartnerAPI: d.api,
+		AddressEvents: d.AddressEvents, TrustedProxies: d.proxies,
 	}
 	if d.delivery != nil {
 		c.Browsers = d.delivery

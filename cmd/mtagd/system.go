@@ -41,7 +41,6 @@ var (
 		"Free space below which events are refused.", nil, nil)
 )
 
-// Describe implements prometheus.Collector.
 func (d *diskMetrics) Describe(to chan<- *prometheus.Desc) {
 	to <- freeDesc
 	to <- usedDesc
@@ -90,8 +89,7 @@ func (d *diskMetrics) view() (disks []console.Disk) {
 	return disks
 }
 
-// usedBytes returns the space that a file, or all files in a directory, take on the disk. Files that have just been
-// deleted are left out.
+// usedBytes returns the space that a file, or all files in a directory, take on the disk. Files just deleted do not count.
 func usedBytes(path string) (bytes float64, err error) {
 	err = filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
 		var info fs.FileInfo
@@ -132,7 +130,6 @@ const (
 
 func newRates() *rates { return &rates{counters: prometheus.NewRegistry()} }
 
-// run takes samples until ctx ends.
 func (r *rates) run(ctx context.Context) {
 	for {
 		r.add(r.take(time.Now()))

@@ -45,9 +45,8 @@ func startWatchdog(ready func() error, log *slog.Logger) (stop func(forGood bool
 
 // watchdog sends systemd a status and, as long as a restart would not help, keep-alive pings.
 //
-// A disk that is full or hangs is no reason to stop the pings. A restart does not help against it, and the new process
-// would have to open its files on the same disk. So no commit is ever too slow for the watchdog: an alert is for that. The
-// pings stop only when
+// A disk that is full or hangs is no reason to stop the pings. A restart does not help: the new process would need the same
+// disk. So no commit is ever too slow for the watchdog: an alert is for that. The pings stop only when
 //
 //   - Ready hangs: it needs the lock of the journal's queue, but does no I/O
 //   - Ready fails with store.ErrNeedsRestart: the index, or a change of the control data, has failed

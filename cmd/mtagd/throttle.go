@@ -19,8 +19,7 @@ const (
 	throttleInterval = time.Minute
 )
 
-// maxMessages bounds the memory: a few messages contain text that is not a constant of the program. Messages beyond it
-// count as one.
+// maxMessages bounds the memory: a few messages are not constants of the program. Those beyond it count as one.
 const (
 	maxMessages  = 1000
 	otherMessage = "other messages"
@@ -44,7 +43,6 @@ func throttle(h slog.Handler) slog.Handler {
 	return throttled{h, &messageCounts{lines: map[string]int{}}}
 }
 
-// Handle implements slog.Handler.
 func (h throttled) Handle(ctx context.Context, line slog.Record) error {
 	if line.Level < slog.LevelInfo || line.Message == store.AuditMessage || h.allow(h.Handler, line) {
 		return h.Handler.Handle(ctx, line)
@@ -52,12 +50,10 @@ func (h throttled) Handle(ctx context.Context, line slog.Record) error {
 	return nil
 }
 
-// WithAttrs implements slog.Handler.
 func (h throttled) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return throttled{h.Handler.WithAttrs(attrs), h.messageCounts}
 }
 
-// WithGroup implements slog.Handler.
 func (h throttled) WithGroup(name string) slog.Handler {
 	return throttled{h.Handler.WithGroup(name), h.messageCounts}
 }

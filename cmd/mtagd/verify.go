@@ -17,7 +17,6 @@ import (
 	"mtagd/store"
 )
 
-// verifyCommand is "mtagd verify".
 type verifyCommand struct {
 	JSON bool `name:"json" help:"Print one JSON object instead of a report for people."`
 }
@@ -111,7 +110,6 @@ func (c *verifyCommand) print(w io.Writer, findings []store.Finding, counts stor
 	return nil
 }
 
-// eventsText says which events a finding concerns.
 func eventsText(f store.Finding) string {
 	text := ""
 	if f.Events > 0 {
@@ -132,7 +130,6 @@ func eventsText(f store.Finding) string {
 	return text
 }
 
-// repairCommand is "mtagd repair".
 type repairCommand struct {
 	To string `required:"" placeholder:"NEWDIR" help:"The new data directory. It must be empty, or not exist."`
 }
@@ -142,7 +139,6 @@ func (*repairCommand) Help() string {
 		"The exit code is 0 when the new directory is sound, also when something is lost."
 }
 
-// Run repairs, and verifies the result.
 func (c *repairCommand) Run(p *process) error {
 	if err := p.withoutStore(); err != nil {
 		return err

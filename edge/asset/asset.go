@@ -50,8 +50,7 @@ func compress(body []byte) []byte {
 	return b.Bytes()
 }
 
-// Send answers a request with the file. It does not set Cache-Control. Vary is set unless the answer has one, which must
-// name Accept-Encoding.
+// Send answers a request with the file. It does not set Cache-Control, and Vary only if the answer has none.
 func (f File) Send(ctx *fasthttp.RequestCtx) {
 	e := f.choose(string(ctx.Request.Header.Peek(fasthttp.HeaderAcceptEncoding)))
 	h := &ctx.Response.Header

@@ -40,7 +40,6 @@ type Finding struct {
 	Suggestion string
 }
 
-// maxFindings is how many findings Event returns at most.
 const maxFindings = 50
 
 // maxFields is how many fields at the top of an event are compared with the names of identifiers.
@@ -79,7 +78,6 @@ func (c *checker) suggest(level Level, code, path, message, value, suggestion st
 
 func (c *checker) isFull() bool { return len(c.found) >= maxFindings }
 
-// name checks the event's name, and returns it.
 func (c *checker) name(event map[string]any) string {
 	path := "/event"
 	if isAbsent(event["event"]) {
@@ -95,7 +93,6 @@ func (c *checker) name(event map[string]any) string {
 	return name
 }
 
-// identifiers checks the fields that identify the person.
 func (c *checker) identifiers(event map[string]any) {
 	for _, name := range []string{"muid", "email", "phone", "deviceId"} {
 		value := event[name]

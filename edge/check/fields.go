@@ -116,7 +116,6 @@ func short(value any) string {
 	return ""
 }
 
-// isAbsent reports whether a field is absent or null.
 func isAbsent(value any) bool { return value == nil }
 
 // pointer returns the JSON pointer of a member of the object at a path.

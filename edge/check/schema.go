@@ -91,8 +91,7 @@ var events = map[string]schema{
 	"Schedule":             nothing,
 }
 
-// others are names that the browser tag and many shops send, although they are not pre-defined. SignUp is in the spec's list
-// of names as well as Signup.
+// others are names that the browser tag and many shops send, although they are not pre-defined. The spec lists SignUp, too.
 var others = []string{"PageView", "Logout", "SignUp", "Click", "FileDownload", "FormStart", "FormSubmit", "Scroll"}
 
 var (

@@ -11,9 +11,7 @@ import (
 func Of(address net.Addr) netip.Addr {
 	ip := Exact(address)
 	if ip.Is6() {
-		if network, err := ip.Prefix(64); err == nil {
-			return network.Addr()
-		}
+		return netip.PrefixFrom(ip, 64).Masked().Addr()
 	}
 	return ip
 }
@@ -22,9 +20,7 @@ func Of(address net.Addr) netip.Addr {
 // customer of a provider usually has. An IPv4 address is its own site.
 func Site(client netip.Addr) netip.Addr {
 	if client.Is6() {
-		if network, err := client.Prefix(48); err == nil {
-			return network.Addr()
-		}
+		return netip.PrefixFrom(client, 48).Masked().Addr()
 	}
 	return client
 }

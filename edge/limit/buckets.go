@@ -38,8 +38,7 @@ func RateFor(perSecond float64, burst time.Duration) Rate {
 	return Rate{perSecond, perSecond * burst.Seconds()}
 }
 
-// Buckets has a token bucket for each key. Every bucket begins full. All methods may be called from many goroutines at
-// once. They allocate nothing.
+// Buckets has a token bucket for each key. Every bucket begins full. It is safe for concurrent use. Nothing is allocated.
 //
 // Memory is fixed. A bucket needs a place only until it is full again, so the keys that need one are those that take
 // more than they may. When there are too many of them, the bucket that will be full soonest is forgotten: its key may
@@ -51,8 +50,7 @@ type Buckets struct {
 	table Table        // among those that are shared
 }
 
-// Seed makes keys of names. It is secret: strangers must not choose which keys share a set. Nodes that share limits have the
-// same.
+// Seed makes keys of names. It is secret: strangers must not choose which keys share a set. Nodes share it.
 type Seed [2]uint64
 
 // The size of the table: 57,344 buckets in 2.5 MiB.
@@ -89,7 +87,6 @@ func (b *Buckets) Key(kind byte, name string) Key {
 	return b.hash(bytesOf(name)).of(kind)
 }
 
-// AddressKey returns the key of an address.
 func (b *Buckets) AddressKey(kind byte, address netip.Addr) Key {
 	bytes := address.As16()
 	return b.hash(bytes[:]).of(kind)
@@ -190,7 +187,7 @@ func (b *Buckets) GiveBack(all []Portion, now time.Time) {
 	b.Settle(all, 0, now)
 	for _, p := range all {
 		if !p.Strict {
-			b.spend(p.Key, -p.Tokens, p.Rate, now)
+			b.change(p.Key, -p.Tokens, -p.Tokens, p.Rate, now)
 		}
 	}
 }
@@ -214,10 +211,7 @@ func (b *Buckets) mayBeEmpty(p *Portion, l *level) bool {
 	return l.taken*others >= left && (l.mine+b.share.untold(b.table, p.Key))*others >= left
 }
 
-// spend takes n tokens from a bucket even if it is empty, or puts back as many when n is less than 0.
-func (b *Buckets) spend(k Key, n int64, r Rate, now time.Time) { b.change(k, n, n, r, now) }
-
-// change takes n tokens from a bucket, and notes for the other nodes that some were taken.
+// change takes n tokens from a bucket even if it is empty, or puts some back. It notes for the other nodes what was taken.
 func (b *Buckets) change(k Key, n, taken int64, r Rate, now time.Time) {
 	s := &b.sets[k%numSets]
 	s.mu.Lock()
@@ -246,8 +240,7 @@ func (b *Buckets) hear(other spent, now time.Time) {
 	s.find(k, other.Rate, now.UnixNano()).take(other.Tokens, other.Rate)
 }
 
-// find returns the level of a key, as of now. A key without a place gets that of the bucket which is full, or will be
-// soonest.
+// find returns the level of a key, as of now. A new key gets the place of the bucket which is full, or will be soonest.
 func (s *set) find(k Key, r Rate, now int64) *level {
 	if i := slices.Index(s.keys[:], k); i >= 0 {
 		l := &s.levels[i]

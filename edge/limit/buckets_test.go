@@ -100,9 +100,9 @@ func TestSpendMayTakeMoreThanThereIs(t *testing.T) {
 	c := newClock(t)
 	rate := Rate{PerSecond: 100, Burst: 100}
 	c.takes(0, rate)
-	c.spend(c.key, 150, rate, c.now)
+	c.change(c.key, 150, 150, rate, c.now)
 	c.waits(500*time.Millisecond, rate)
-	c.spend(c.key, 50, rate, c.now)
+	c.change(c.key, 50, 50, rate, c.now)
 	c.waits(time.Second, rate)
 }
 
@@ -111,7 +111,7 @@ func TestAllBucketsGiveOrNone(t *testing.T) {
 	rate := Rate{PerSecond: 10, Burst: 10}
 	for i := range 3 { // the empty one is the first, in another set, in the same set
 		empty := []Key{c.Key(0, "empty"), c.Key(1, "empty"), c.Key(2, "k")}[i]
-		c.spend(empty, 20, rate, c.now)
+		c.change(empty, 20, 20, rate, c.now)
 		all := []Portion{{c.key, rate, 9, true}, {c.Key(1, "k"), rate, 9, false}, {c.Key(0, "other"), rate, 9, true}}
 		all[i].Key = empty
 		if wait, which := c.TakeAll(all, c.now); (wait-time.Second).Abs() > time.Microsecond || which != i {
@@ -147,9 +147,9 @@ func TestRequestsOutOfOrderDoNotRefillTwice(t *testing.T) {
 	c.takes(60, rate)
 	for range 10 {
 		c.now = c.now.Add(time.Second)
-		c.spend(c.key, 0, rate, c.now)
+		c.change(c.key, 0, 0, rate, c.now)
 		c.now = c.now.Add(-time.Second)
-		c.spend(c.key, 0, rate, c.now)
+		c.change(c.key, 0, 0, rate, c.now)
 	}
 	c.waits(4*time.Second, rate)
 }

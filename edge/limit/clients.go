@@ -23,8 +23,7 @@ const addressBurst = 30 * time.Second // at the address's rate
 // TooManyFromAddress is the message of a 429 that Clients causes.
 const TooManyFromAddress = "Too many requests from this address, please retry"
 
-// Clients limits the requests and events of each client address, on all ports and hosts of the service. A nil Clients
-// has no limit.
+// Clients limits the requests and events of each client address, on all ports and hosts. A nil Clients has no limit.
 type Clients struct {
 	addresses *Addresses
 	refusals  *Refusals
@@ -39,12 +38,11 @@ func NewClients(perSecond int, nodes *Exchange, refusals *Refusals, log *slog.Lo
 	if perSecond == 0 {
 		return nil
 	}
-	addresses := nodes.NewAddresses(OfClients, RateFor(float64(perSecond), addressBurst))
+	addresses := NewAddresses(nodes.NewBuckets(OfClients), RateFor(float64(perSecond), addressBurst))
 	return &Clients{addresses: addresses, refusals: refusals, log: log}
 }
 
-// Take takes n tokens of the client that sent a request. When there are none, it counts a refusal, and returns how long
-// the client must wait.
+// Take takes n tokens of the client that sent a request. Without any, it counts a refusal, and returns how long to wait.
 func (c *Clients) Take(ctx *fasthttp.RequestCtx, client netip.Addr, n int, now time.Time) (wait time.Duration) {
 	if c == nil {
 		return 0
@@ -90,15 +88,9 @@ const (
 	kindNetwork
 )
 
-// NewAddresses makes a limit for each address, of this node alone.
-func NewAddresses(r Rate) *Addresses { return addressesIn(NewBuckets(), r) }
-
-func addressesIn(b *Buckets, r Rate) *Addresses {
-	return &Addresses{
-		buckets: b,
-		rate:    r,
-		network: Rate{r.PerSecond * networkShare, r.Burst * networkShare},
-	}
+// NewAddresses makes a limit for each address, whose buckets are in b.
+func NewAddresses(b *Buckets, r Rate) *Addresses {
+	return &Addresses{buckets: b, rate: r, network: Rate{r.PerSecond * networkShare, r.Burst * networkShare}}
 }
 
 // Take takes n tokens of an address, as Buckets.Take does. The address is as clientaddr.Of returns it. A nil Addresses

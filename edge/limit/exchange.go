@@ -11,9 +11,8 @@ import (
 	"time"
 )
 
-// Exchange connects the limits of several nodes. Once a second each node sends the others the tokens that it gave from its
-// buckets, and subtracts from its buckets the tokens that the others gave. It leaves out a key until the key has taken a
-// hundredth of its burst.
+// Exchange connects the limits of several nodes. Once a second each node sends the others the tokens that it gave, and
+// subtracts those that the others gave. It leaves out a key until the key has taken a hundredth of its burst.
 //
 // So a limit holds over all nodes, but late: until the nodes hear of each other, each can give a full bucket. Tokens that
 // were given beyond the limit are subtracted later, so the rate over all nodes is kept in the long run. Only strict portions
@@ -55,8 +54,7 @@ const (
 	maxTold       = 1000 // keys in one message; further keys are told of a second later
 )
 
-// spent is how many tokens a node has given from one bucket. A message is a sequence of these, as encoding/binary writes them:
-// big-endian, without gaps.
+// spent is how many tokens a node has given from one bucket. A message is a sequence of these: big-endian, without gaps.
 type spent struct {
 	Bucket spentKey
 	Tokens float64
@@ -91,9 +89,6 @@ func (x *Exchange) NewBuckets(t Table) *Buckets {
 	x.tables[t] = b
 	return b
 }
-
-// NewAddresses makes a limit for each address, as NewBuckets does.
-func (x *Exchange) NewAddresses(t Table, r Rate) *Addresses { return addressesIn(x.NewBuckets(t), r) }
 
 // note takes note of tokens that were given. It returns false when the next message is full.
 func (x *Exchange) note(s spent) bool {

@@ -158,7 +158,7 @@ func TestNodesDoNotTellOfSmallAmounts(t *testing.T) {
 	if m := w.node[0].message(); len(m) > 0 {
 		t.Errorf("a message of %d bytes", len(m))
 	}
-	b.spend(b.Key(0, "m"), 1, rate, w.now)
+	b.change(b.Key(0, "m"), 1, 1, rate, w.now)
 	if m := w.node[0].message(); len(m) != entrySize {
 		t.Errorf("a message of %d bytes, want %d", len(m), entrySize)
 	}

@@ -55,7 +55,6 @@ var causeNames = [causes]string{
 	"suspended", "unknown_host", "unknown_tag", "malformed",
 }
 
-// String returns the label of a cause.
 func (c Cause) String() string { return causeNames[c] }
 
 // isNoise reports whether refusals of this cause harm nobody: scanners and wrong installations cause them every day.

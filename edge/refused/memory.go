@@ -94,8 +94,7 @@ type Entry struct {
 	sender uint64 // a hash of the first sender's address; 0 when addresses do not tell senders apart
 }
 
-// Memory is what is remembered of all merchants. All methods may be called from many goroutines at once. A nil Memory
-// remembers nothing.
+// Memory is what is remembered of all merchants. It is safe for concurrent use. A nil Memory remembers nothing.
 type Memory struct {
 	now     func() time.Time
 	began   time.Time
@@ -149,7 +148,10 @@ func (k key) clone() key {
 
 // New returns an empty memory.
 func New(now func() time.Time) *Memory {
-	return &Memory{now: now, began: now(), buckets: limit.NewBuckets(), senders: limit.NewAddresses(ofAddress), seed: maphash.MakeSeed(), most: maxBytes, merchants: map[store.MerchantID]*merchant{}}
+	return &Memory{
+		now: now, began: now(), buckets: limit.NewBuckets(), senders: limit.NewAddresses(limit.NewBuckets(), ofAddress),
+		seed: maphash.MakeSeed(), most: maxBytes, merchants: map[store.MerchantID]*merchant{},
+	}
 }
 
 // Add remembers an event.

@@ -1,6 +1,7 @@
 package refused
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -22,8 +23,7 @@ import (
 //   - The event's name: a known one, one that is nearly known, or one in PascalCase.
 //   - The origin: scheme, host and port.
 //
-// A name is not kept if it contains one of the event's identifiers, or more than maxDigits digits, as ids and phone numbers
-// do.
+// A name is not kept if it contains one of the event's identifiers, or more than maxDigits digits.
 const (
 	maxDigits   = 4
 	maxName     = 40       // bytes of a field's name
@@ -33,15 +33,13 @@ const (
 	maxDepth    = 5        // of a sample
 	leastPart   = 3        // bytes of an identifier that must not be in a name; everything has a shorter one in it
 
-	// Of an event with longer or more identifiers, no name is kept but those of the contract: a stranger could make
-	// comparing them slow.
+	// Of an event with longer or more identifiers, no name is kept but those of the contract: comparing them could be slow.
 	maxIdentifier = 256 // bytes
 	maxParts      = 50  // of all identifiers
 	maxNames      = 200 // of fields; the others are counted
 )
 
-// identifiers are the texts that must not be in a name, in lower case: each identifier of an event, and the words before the
-// @ of its emails.
+// identifiers are the texts that must not be in a name, in lower case: an event's identifiers, and the words before an @.
 type identifiers struct {
 	parts   []string
 	tooMany bool
@@ -72,11 +70,7 @@ func identifiersOf(e *Event, object map[string]any) *identifiers {
 		if !check.IsIdentifier(name) {
 			continue
 		}
-		if text, ok := value.(string); ok {
-			ids.add(text)
-		} else {
-			ids.add(fmt.Sprint(value))
-		}
+		ids.add(fmt.Sprint(value))
 	}
 	return ids
 }
@@ -98,15 +92,10 @@ func newEntry(e *Event, k key) *Entry {
 	if object != nil {
 		n.Sample = sample(object, n.Name, ids)
 	}
-	suggested := e.Suggests
-	if suggested == "" {
-		suggested = check.SuggestName(n.Name)
-	}
-	if check.IsNearName(suggested) {
+	if suggested := cmp.Or(e.Suggests, check.SuggestName(n.Name)); check.IsNearName(suggested) {
 		n.Suggestion = strings.Clone(suggested)
 	}
-	n.Path = shownPath(e.Path, ids)
-	n.Origin = shownOrigin(e.Origin, ids)
+	n.Path, n.Origin = shownPath(e.Path, ids), shownOrigin(e.Origin, ids)
 	return n
 }
 
@@ -150,13 +139,9 @@ func shownField(name string, atTop bool, ids *identifiers) bool {
 	return atTop && name != "" && len(name) <= maxName && !tellsOf(name, ids) && hasOnly(letters+numbers+"_-", name)
 }
 
-// tellsOf reports whether a name may identify a person: it contains an identifier, a word before the @ of an email, or many
-// digits.
+// tellsOf reports whether a name may identify a person: it has an identifier, a part of an email, or many digits.
 func tellsOf(name string, ids *identifiers) bool {
-	if digits(name) > maxDigits {
-		return true
-	}
-	if ids.tooMany {
+	if digits(name) > maxDigits || ids.tooMany {
 		return true
 	}
 	name = strings.ToLower(name)
@@ -209,8 +194,7 @@ func place(path string) string {
 	return strings.Join(parts, "/")
 }
 
-// shownOrigin returns an origin as it is kept. It returns "" for a text that is no origin, and for an origin that may
-// identify the visitor.
+// shownOrigin returns an origin as it is kept, "" for a text that is no origin, and for one that may identify the visitor.
 func shownOrigin(origin string, ids *identifiers) string {
 	if len(origin) > 128 {
 		return ""
@@ -237,7 +221,6 @@ func dropDigits(c rune) rune {
 	return c
 }
 
-// sample returns the structure of an event as JSON.
 func sample(object map[string]any, name string, ids *identifiers) []byte {
 	s := sampler{name: name, ids: ids}
 	text, err := json.Marshal(s.object(object, 0))

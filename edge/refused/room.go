@@ -90,7 +90,6 @@ func (m *Memory) forget(owner *merchant) {
 	delete(m.merchants, owner.id)
 }
 
-// grow adds to the bytes of a merchant.
 func (m *Memory) grow(owner *merchant, bytes int) {
 	owner.bytes += bytes
 	m.bytes += bytes

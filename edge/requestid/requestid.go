@@ -1,5 +1,4 @@
-// Package requestid gives each request an id. The front door sets it on the answer, before anything can fail; whoever logs
-// an error logs the id with it.
+// Package requestid gives each request an id. The front door sets it on the answer first; errors are logged with it.
 package requestid
 
 import (

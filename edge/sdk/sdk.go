@@ -109,15 +109,8 @@ type Extra struct {
 // Versions returns the present version, and then those that were released before. The caller must not change the scripts.
 func Versions() []Version {
 	all := []Version{read(files)}
-	released, err := fs.ReadDir(kept, "kept")
-	if err != nil {
-		panic(fmt.Errorf("the binary has no scripts: %w", err))
-	}
-	for _, dir := range released {
-		if !dir.IsDir() {
-			continue
-		}
-		of, err := fs.Sub(kept, path.Join("kept", dir.Name()))
+	for _, loader := range glob(kept, "kept/*/loader.js") {
+		of, err := fs.Sub(kept, path.Dir(loader))
 		if err != nil {
 			panic(err) // only for an invalid name
 		}
@@ -128,7 +121,14 @@ func Versions() []Version {
 	return all
 }
 
-// read reads a version from its files.
+func glob(in fs.FS, pattern string) []string {
+	names, err := fs.Glob(in, pattern)
+	if err != nil {
+		panic(err) // only for an invalid pattern
+	}
+	return names
+}
+
 func read(of fs.FS) Version {
 	var v Version
 	hash := sha256.New()
@@ -141,11 +141,7 @@ func read(of fs.FS) Version {
 		return script
 	}
 	v.Loader = content("loader.js")
-	extras, err := fs.Glob(of, "extras/*.js")
-	if err != nil {
-		panic(err) // only for an invalid pattern
-	}
-	for _, name := range extras {
+	for _, name := range glob(of, "extras/*.js") {
 		v.Extras = append(v.Extras, Extra{Name: strings.TrimSuffix(path.Base(name), ".js"), Script: content(name)})
 	}
 	v.Name = hex.EncodeToString(hash.Sum(nil)[:8])

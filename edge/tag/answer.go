@@ -28,8 +28,7 @@ func invalid(format string, args ...any) *answer {
 	return refusal(fasthttp.StatusBadRequest, fmt.Sprintf(format, args...))
 }
 
-// detailedRefusal is a refusal with the additional field detail, for what the spec's message leaves out. An empty detail is
-// omitted.
+// detailedRefusal is a refusal with the additional field detail, for what the spec's message leaves out, if any.
 func detailedRefusal(status int, message, detail string) *answer {
 	texts := `"success":false,"message":"` + message + `"`
 	if detail != "" {
@@ -103,8 +102,7 @@ var (
 	failed      = refusal(fasthttp.StatusInternalServerError, "Unable to process request")
 )
 
-// bodyNotJSON returns the answer to a body with a syntax error. The offset of the error is in bytes from the first
-// brace of the event or the first bracket of the batch.
+// bodyNotJSON returns the answer to a body with a syntax error. The offset counts bytes from its first brace or bracket.
 func bodyNotJSON(offset int64) *answer {
 	return invalid("body is not valid JSON (error at byte %d)", offset)
 }

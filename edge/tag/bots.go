@@ -23,8 +23,7 @@ const (
 	maxParsed     = 16   // of the events of one request; the rest is judged by the request's own User-Agent
 )
 
-// isBot reports whether a user agent calls itself a bot. It does not keep userAgent, and does not allocate when it remembers
-// the result.
+// isBot reports whether a user agent calls itself a bot. It does not keep userAgent, and allocates only for a new one.
 func (b *bots) isBot(userAgent string) bool {
 	is, ok := b.remembered(userAgent)
 	if !ok {

@@ -61,7 +61,9 @@ func New(cfg Config) *Server {
 		events:    newEventCounters(cfg.Metrics),
 		parsing:   budget.Turns[store.MerchantID](parsers()),
 		bots:      new(bots),
-		reports:   newReporter(cfg.Refused, cfg.Clients != nil),
+	}
+	if cfg.Refused != nil {
+		s.reports = &reporter{memory: cfg.Refused, addresses: cfg.Clients != nil}
 	}
 	if cfg.Limits {
 		s.limits = newLimits(cfg.Clients, cfg.Nodes, cfg.Engine.FreeSpace, cfg.Refusals)
@@ -87,7 +89,6 @@ const (
 
 var outcomeNames = [outcomes]string{"recorded", "duplicate", "unresolved", "suppressed", "refused", "failed"}
 
-// newEventCounters registers the counters, unless reg is nil.
 func newEventCounters(reg prometheus.Registerer) (counters eventCounters) {
 	events := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
 		Name: "mtagd_events_total",

@@ -30,8 +30,7 @@ func cookieMUID(ctx *fasthttp.RequestCtx) (muid string, only bool) {
 }
 
 // canBeMUID reports whether a cookie's value can be a muid: it is not empty or too long, and has only the characters that
-// RFC 6265 allows (cookie-octet). Scripts that store an absent value write undefined or null. If these counted, all their
-// visitors would be one.
+// RFC 6265 allows (cookie-octet). Scripts write undefined or null for an absent value: their visitors must not all be one.
 func canBeMUID(value string) bool {
 	if len(value) == 0 || len(value) > store.MaxMUIDLength || value == "undefined" || value == "null" {
 		return false

@@ -18,8 +18,7 @@ import (
 // fields reads a mark from the fields of an event.
 type fields struct{ eventjson.Fields }
 
-// readMark reads one event into a mark, or returns the answer that refuses it. The mark aliases the fields and the
-// object.
+// readMark reads one event into a mark, or returns its refusal. The mark aliases the fields and the object.
 func (f *fields) readMark(m *store.Mark, tag *store.Tag, object []byte, from *sender) *answer {
 	if refused := f.decode(object); refused != nil {
 		return refused

@@ -8,8 +8,7 @@ type explanation struct {
 	unread bool   // the event was not read: it has no name, and no fields
 }
 
-// explanations has every answer with which POST /mark refuses an event of a known tag, but those of bodyNotJSON, which are
-// many.
+// explanations has every answer with which POST /mark refuses an event of a known tag, except bodyNotJSON's.
 var explanations = map[*answer]explanation{
 	tagNotFound:  {"wrong_host", "", "The tag id was sent to a host that is not the tag's. Use the host of the tag's snippet.", true},
 	tagNotActive: {"tag_not_active", "", "Create the tag's DNS record, and verify the tag: until then its events are refused.", true},
@@ -55,7 +54,6 @@ func (f *fields) place(path string) string {
 	return path
 }
 
-// explain returns the explanation of a refusal.
 func explain(refused *answer) explanation {
 	if e, ok := explanations[refused]; ok {
 		return e

@@ -107,7 +107,7 @@ func (l *limits) admit(ctx *fasthttp.RequestCtx, from *sender, events, bytes int
 	portions := from.portions[:from.numPortions]
 	if wait, empty := l.buckets.TakeAll(portions, from.now); wait > 0 {
 		from.limited = from.refusals[empty]
-		l.count(from)
+		countRefusal(l.refusals, from.limited, from)
 		from.limited.sendAfter(ctx, wait)
 		return false
 	}
@@ -122,10 +122,9 @@ func (l *limits) admit(ctx *fasthttp.RequestCtx, from *sender, events, bytes int
 
 // settle takes the bytes that a request has stored instead of those that admit has taken.
 func (l *limits) settle(from *sender) {
-	if l == nil || !from.admitted {
-		return
+	if l != nil && from.admitted {
+		l.buckets.Settle(from.portions[:from.numPortions], int64(from.stored), from.now)
 	}
-	l.buckets.Settle(from.portions[:from.numPortions], int64(from.stored), from.now)
 }
 
 func (l *limits) takeAddress(ctx *fasthttp.RequestCtx, client netip.Addr, n int, now time.Time) bool {
@@ -134,20 +133,6 @@ func (l *limits) takeAddress(ctx *fasthttp.RequestCtx, client netip.Addr, n int,
 		tooManyFromAddress.sendAfter(ctx, wait)
 	}
 	return wait == 0
-}
-
-// count counts a request that admit refuses because of what the merchant, the partner or the address's bytes have left.
-func (l *limits) count(from *sender) {
-	switch from.limited {
-	case tooManyForMerchant:
-		l.refusals.Count(limit.MerchantEvents, limit.Merchant(from.merchant))
-	case tooManyBytesFromAddress:
-		l.refusals.Count(limit.AddressBytes, limit.Tenant{})
-	case tooManyBytesOfPartner:
-		l.refusals.Count(limit.PartnerBytes, limit.Partner(from.partner))
-	default:
-		l.refusals.Count(limit.MerchantBytes, limit.Merchant(from.merchant))
-	}
 }
 
 // findPortions sets the portions of a sender. A limit that the operator has lifted has none. What the operator has set

@@ -65,8 +65,7 @@ func (b *batch) clear() {
 
 var batchPool = sync.Pool{New: func() any { return new(batch) }}
 
-// markBatch answers an array of events with one result for each, in order. A result is the answer that the event would
-// have got alone.
+// markBatch answers an array of events with one result for each, in order. A result is the answer to the event alone.
 func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, body []byte) {
 	b := batchPool.Get().(*batch)
 	if s.parseBatch(ctx, tag, from, body, b) && (len(b.marks) == 0 || s.record(ctx, tag, from, b.marks)) {
@@ -85,9 +84,8 @@ func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sende
 }
 
 // A batch of largeBatch bytes or more needs a slot to be parsed, which takes up to some milliseconds. Without slots, batches
-// would occupy all processors, and every other request would wait for a processor several times: to be read, to be written
-// and to be answered. Merchants take turns. Smaller batches are parsed in less than half a millisecond, and slots would cost
-// a tenth of their rate.
+// would occupy all processors, and other requests would wait several times: to be read, written and answered. Merchants take
+// turns. Smaller batches are parsed in less than half a millisecond, and slots would cost a tenth of their rate.
 const largeBatch = 64 << 10
 
 // parsers is how many large batches may be parsed at the same time. Two of Go's threads are left for everything else.

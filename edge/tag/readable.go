@@ -10,9 +10,8 @@ import (
 	"mtagd/store"
 )
 
-// A partner's program reads a page of events with a strict JSON parser, and one event that the parser refuses spoils the
-// whole page. Any stranger who knows a tag id can send events. So an event is refused or repaired when some parser
-// cannot read it although it is valid JSON:
+// A partner's program reads a page of events with a strict JSON parser, and one event that it refuses spoils the page. Any
+// stranger can send events. So an event is refused or repaired when some parser cannot read it although it is valid JSON:
 //
 //   - Nesting: parsers stop at a depth between 100 and 10,000.
 //   - Numbers that no float64 holds, such as 1e999.

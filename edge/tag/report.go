@@ -14,19 +14,11 @@ import (
 	"mtagd/store"
 )
 
-// reporter tells package refused of events that were refused, and of odd ones that were accepted. A nil reporter does
-// nothing.
+// reporter tells package refused of events that were refused, and of odd ones that were not. A nil reporter does nothing.
 type reporter struct {
 	memory    *refused.Memory
 	addresses bool // tell senders apart by their addresses
 	pace      pace
-}
-
-func newReporter(memory *refused.Memory, addresses bool) *reporter {
-	if memory == nil {
-		return nil
-	}
-	return &reporter{memory: memory, addresses: addresses}
 }
 
 // result reports an event that was not recorded. A recorded one it reports only when something about it is odd.
@@ -38,8 +30,7 @@ func (r *reporter) result(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender
 	}
 }
 
-// event returns what is known of an event when its request is, and of its sender. f has the event's fields; nil when they
-// were not read.
+// event returns what is known of an event when its request is, and of its sender. f is nil when its fields were not read.
 func (r *reporter) event(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, f *fields) refused.Event {
 	e := refused.Event{
 		Merchant: tag.Merchant,
@@ -81,8 +72,7 @@ func (r *reporter) refused(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sende
 // maxJudged is the largest event that is judged, in bytes.
 const maxJudged = 16 << 10
 
-// accepted reports an accepted event if it is odd. It judges only some: checking an event takes longer than to accept it. Of
-// a merchant that sends few, it judges all.
+// accepted reports an accepted event if it is odd. It judges only some, because that takes long; all of a merchant with few.
 func (r *reporter) accepted(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, f *fields, object []byte) {
 	if r == nil || len(object) > maxJudged || !r.pace.isDue(tag.Merchant, from.now) {
 		return
@@ -119,9 +109,8 @@ func decodeObject(event []byte) map[string]any {
 }
 
 // pace limits how many accepted events are judged. Judging one takes some 20 µs, and a few milliseconds when a stranger has
-// made it for that. The limits are one in 100 ms for a merchant, and one in 1 ms for all; and all together take a twentieth
-// of one processor at most. The gate costs a few nanoseconds, because every accepted event passes it: merchants with the
-// same index share a place.
+// made it for that. The limits are one in 100 ms for a merchant, one in 1 ms for all, and a twentieth of one processor. The
+// gate costs a few nanoseconds, because every accepted event passes it: merchants with the same index share a place.
 type pace struct {
 	all       atomic.Int64 // when the next event may be judged, in nanoseconds since 1970
 	merchants [4096]atomic.Int64

@@ -128,7 +128,7 @@ func TestRefusalsByTheEngineAreRemembered(t *testing.T) {
 func TestRefusalsByLimitsAreRemembered(t *testing.T) {
 	l := newLimited(t)
 	memory := refused.New(func() time.Time { return l.now })
-	l.server.reports = newReporter(memory, true)
+	l.server.reports = &reporter{memory: memory, addresses: true}
 	l.limit(store.MerchantLimits{EventsPerSecond: 1})
 	for range 100 {
 		l.from("10.0.0.1", "POST", "/mark/"+string(l.Client.ID), event)

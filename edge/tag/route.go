@@ -23,10 +23,9 @@ const (
 	Endpoints // the number of endpoints
 )
 
-// String returns the endpoint's label in metrics and logs.
-func (e Endpoint) String() string {
-	return [Endpoints]string{"other", "mark", "id", "script", "health"}[e]
-}
+var endpointNames = [Endpoints]string{"other", "mark", "id", "script", "health"}
+
+func (e Endpoint) String() string { return endpointNames[e] }
 
 // Route is the endpoint, the host and the tag that a request names. It aliases the request.
 type Route struct {
@@ -37,8 +36,7 @@ type Route struct {
 	query []byte // as it was sent
 }
 
-// NewRoute finds the route of a request. host is as store.HostName returns it; path and query are as the client sent
-// them.
+// NewRoute finds the route of a request. host is as store.HostName returns it; path and query are as sent.
 func NewRoute(host string, path, query []byte) Route {
 	r := Route{host: host, query: query}
 	name, id, hasID := splitPath(path)
@@ -69,22 +67,16 @@ func splitPath(path []byte) (name, rest []byte, hasRest bool) {
 }
 
 func endpointNamed(name []byte) Endpoint {
-	switch string(name) {
-	case "mark":
-		return endpointMark
-	case "id":
-		return endpointID
-	case "script":
-		return endpointScript
-	case "health":
-		return endpointHealth
+	for e := endpointMark; e < Endpoints; e++ {
+		if string(name) == endpointNames[e] {
+			return e
+		}
 	}
 	return endpointNone
 }
 
 // findTag returns the active tag of a request and the settings of its merchant. It is the tag that the route names, or the
-// host's only tag when the route names none. If there is none, or if it is suspended, findTag returns the answer that
-// refuses the request.
+// host's only tag when the route names none. If there is none, or if it is suspended, findTag returns the refusal.
 func (s *Server) findTag(route Route) (store.Tag, store.MerchantSettings, *answer) {
 	host := route.host
 	if host == s.cfg.ClientTagHost {
@@ -92,8 +84,7 @@ func (s *Server) findTag(route Route) (store.Tag, store.MerchantSettings, *answe
 	}
 	var tag store.Tag
 	var ok bool
-	id, named := route.tagID()
-	if named {
+	if id, named := route.tagID(); named {
 		tag, ok = s.directory.Tag(id)
 	} else {
 		tag, ok = s.directory.OnlyTag(host)
@@ -116,8 +107,7 @@ func refusalByState(tag *store.Tag, settings store.MerchantSettings) *answer {
 	return nil
 }
 
-// tagID returns the tag id in the path, or else the one in the query (?tagId=), percent-decoded. It returns false
-// when the request names no tag.
+// tagID returns the tag id in the path, or else the one in the query (?tagId=), percent-decoded, and false without one.
 func (r *Route) tagID() (store.TagID, bool) {
 	if r.id != nil {
 		return decodeTagID(r.id, url.PathUnescape), true

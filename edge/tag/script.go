@@ -42,8 +42,7 @@ type scripts struct {
 	making *sync.Mutex
 }
 
-// combination has a bit for each extra, and one more for names that are no extra. So however clients write a list,
-// there are few combinations.
+// combination has a bit for each extra, and one for all other names. So however clients write a list, there are few.
 type combination uint
 
 func newScripts(v sdk.Version, making *sync.Mutex) *scripts {
@@ -102,8 +101,7 @@ func (s *scripts) newScript(wanted combination) asset.File {
 }
 
 // source returns a combination's source text: the extras and then the loader, whose first call needs them. With a wrong name
-// the rest still works: the script reports the mistake in the console. It finds the name in its own URL, so the answer has
-// no text of the request.
+// the rest still works: the script reports the mistake in the console. It knows the name from its URL.
 func (s *scripts) source(wanted combination) []byte {
 	var source []byte
 	var names []string
@@ -138,8 +136,7 @@ func (s *Server) sendScript(ctx *fasthttp.RequestCtx, route Route) {
 	h.Set(fasthttp.HeaderCacheControl, cache)
 	h.Set(scriptVersionHeader, of.Name)
 	h.Set(resourcePolicyKey, resourcePolicy) // also without an Origin, which browsers do not send for a script
-	// Vary names Origin even when the request has none: the answer then has no CORS headers, so a cache must not return
-	// it to a page.
+	// Vary names Origin even when the request has none: the answer then has no CORS headers, which pages need.
 	h.Set(fasthttp.HeaderVary, "Accept-Encoding, Origin")
 	of.find(route.query).Send(ctx)
 }

@@ -95,7 +95,7 @@ func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route, client netip.Ad
 	}
 	switch {
 	case refused != nil:
-		s.countRefusal(refused, &tag)
+		countRefusal(s.cfg.Refusals, refused, &from)
 		if route.Endpoint == endpointMark && tag.ID != "" { // a tag that is not known belongs to nobody
 			s.reports.refused(ctx, &tag, &from, refused, nil, nil)
 		}
@@ -120,26 +120,35 @@ func (s *Server) browserOf(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sende
 	return s.cfg.Browsers.Seal(tag.Merchant, clientaddr.Exact(ctx.RemoteAddr()), ctx.UserAgent())
 }
 
-// countRefusal counts a request that findTag or mayIdentify has refused.
-func (s *Server) countRefusal(refused *answer, tag *store.Tag) {
+// countRefusal counts a request that findTag, mayIdentify or admit has refused.
+func countRefusal(refusals *limit.Refusals, refused *answer, from *sender) {
+	merchant := limit.Merchant(from.merchant)
 	switch refused {
 	case tagNotFound:
-		s.cfg.Refusals.Count(limit.UnknownTag, limit.Tenant{})
+		refusals.Count(limit.UnknownTag, limit.Tenant{})
 	case tagSuspended:
-		s.cfg.Refusals.Count(limit.Suspended, limit.Merchant(tag.Merchant))
+		refusals.Count(limit.Suspended, merchant)
 	case secretWrong:
-		s.cfg.Refusals.Count(limit.Authentication, limit.Merchant(tag.Merchant))
+		refusals.Count(limit.Authentication, merchant)
+	case tooManyForMerchant:
+		refusals.Count(limit.MerchantEvents, merchant)
+	case tooManyBytes:
+		refusals.Count(limit.MerchantBytes, merchant)
+	case tooManyBytesFromAddress:
+		refusals.Count(limit.AddressBytes, limit.Tenant{})
+	case tooManyBytesOfPartner:
+		refusals.Count(limit.PartnerBytes, limit.Partner(from.partner))
 	}
 }
 
 // health is GET /health: 503 while the engine cannot accept events.
 func (s *Server) health(ctx *fasthttp.RequestCtx) {
 	ctx.Response.Header.Set(fasthttp.HeaderCacheControl, "no-store")
-	if err := s.cfg.Engine.Ready(); err != nil {
+	if s.cfg.Engine.Ready() != nil {
 		unhealthy.send(ctx)
-		return
+	} else {
+		healthy.send(ctx)
 	}
-	healthy.send(ctx)
 }
 
 // NeedsBody reports whether the answer to a request may depend on its body, of which nothing has arrived yet.

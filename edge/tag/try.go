@@ -2,6 +2,7 @@ package tag
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
@@ -24,8 +25,7 @@ const maxTrialFindings = 200
 
 // Try takes the body of a request to the partner API. It returns what POST /mark would answer to that body, and what is
 // wrong with the events. It records nothing and links nothing. It reads the body as POST /mark does, without a cookie.
-// withSecret: the sender has the merchant's secret. Try knows neither limits nor persons whose events are refused after an
-// erasure.
+// withSecret: the sender has the merchant's secret. Try knows neither limits nor suppressed persons.
 func Try(ctx context.Context, r *fasthttp.RequestCtx, engine store.Engine, tag store.Tag, withSecret bool, now time.Time) (Trial, error) {
 	settings := engine.Directory().Settings(&tag)
 	t := trial{
@@ -41,14 +41,13 @@ func Try(ctx context.Context, r *fasthttp.RequestCtx, engine store.Engine, tag s
 	if before == nil && engine.Ready() != nil {
 		before = unavailable
 	}
-	if before != nil { // the answer comes before the body is read
+	if before != nil { // it comes before the body is read
 		t.Status, t.Answer = before.status, before.body
 		t.Findings = append([]check.Finding{refusalFinding(before, nil)}, t.Findings...)
 	}
 	return t.Trial, nil
 }
 
-// trial is a call of Try.
 type trial struct {
 	Trial
 	engine store.Engine
@@ -57,7 +56,6 @@ type trial struct {
 	linked map[store.IdentityKey]bool // by the events before
 }
 
-// body tries the body of a request.
 func (t *trial) body(ctx context.Context, r *fasthttp.RequestCtx) error {
 	body := trim(r.PostBody())
 	if len(body) == 0 || body[0] != '[' {
@@ -124,19 +122,14 @@ func (t *trial) resolve(ctx context.Context, id *store.Identity) (*answer, error
 		}
 		return accepted, nil
 	}
-	for _, k := range id.Keys() {
-		if t.linked[k] {
-			return accepted, nil
-		}
+	if slices.ContainsFunc(id.Keys(), func(k store.IdentityKey) bool { return t.linked[k] }) {
+		return accepted, nil
 	}
 	muid, err := t.engine.Resolve(ctx, t.tag.Merchant, *id)
-	if err != nil {
-		return nil, err
-	}
 	if muid == "" {
-		return noMUIDFound, nil
+		return noMUIDFound, err
 	}
-	return accepted, nil
+	return accepted, err
 }
 
 // refusalFinding returns a refusal as a finding. f is nil when no fields were read.

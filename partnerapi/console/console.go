@@ -82,7 +82,7 @@ type Console struct {
 func New(cfg Config) *Console {
 	c := &Console{Config: cfg, cookie: cookie.New(cfg.BaseURL), files: pageFiles(), hosts: store.NewHosts(cfg.Engine.Directory(), cfg.OwnHosts...)}
 	if cfg.Limits {
-		c.ofAddresses, c.ofKeys = limit.NewAddresses(addressRate), limit.NewBuckets()
+		c.ofAddresses, c.ofKeys = limit.NewAddresses(limit.NewBuckets(), addressRate), limit.NewBuckets()
 	}
 	return c
 }

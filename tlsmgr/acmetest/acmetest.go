@@ -92,8 +92,7 @@ func Start(t testing.TB, opt Options) *CA {
 	return c
 }
 
-// Validate sets the addresses that the CA connects to: http for HTTP-01 challenges, https for TLS-ALPN-01. With an
-// empty address those challenges fail.
+// Validate sets the addresses to which the CA connects, for HTTP-01 and TLS-ALPN-01. With an empty one challenges fail.
 func (c *CA) Validate(http, https string) {
 	c.http.set(http)
 	c.alpn.set(https)

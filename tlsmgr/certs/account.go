@@ -19,8 +19,7 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// account is the service's ACME account at the CA. Only its key is stored. The CA knows which account a key has, and is
-// asked once in the life of a process.
+// account is the service's ACME account at the CA. Only its key is stored: each process asks the CA for the account.
 type account struct {
 	client  *acme.Client
 	storage certmagic.Storage
@@ -44,13 +43,14 @@ func newAccount(cfg Config, client *acme.Client, storage certmagic.Storage, issu
 	return a
 }
 
-// open returns the account, which it registers first if needed.
-func (a *account) open(ctx context.Context) (acme.Account, error) {
+// open returns the account, which it registers first if needed. again: the CA no longer knows the account.
+func (a *account) open(ctx context.Context, again bool) (acme.Account, error) {
 	if err := a.one.Acquire(ctx, 1); err != nil {
 		return acme.Account{}, err
 	}
 	defer a.one.Release(1)
-	if a.registered == nil {
+	if a.registered == nil || again {
+		a.registered = nil
 		registered, err := a.register(ctx)
 		if err != nil {
 			return acme.Account{}, fmt.Errorf("registering account: %w", err)
@@ -58,16 +58,6 @@ func (a *account) open(ctx context.Context) (acme.Account, error) {
 		a.registered = &registered
 	}
 	return *a.registered, nil
-}
-
-// forget makes the next open ask the CA again, and register if needed. Call it when the CA no longer knows the account.
-func (a *account) forget(ctx context.Context) error {
-	if err := a.one.Acquire(ctx, 1); err != nil {
-		return err
-	}
-	defer a.one.Release(1)
-	a.registered = nil
-	return nil
 }
 
 // register returns the account of the key on disk. If the key has none, register makes one.

@@ -38,11 +38,7 @@ func newMagic(
 		RenewCheckInterval: p.renewCheck,
 		Logger:             log,
 	})
-	base := certmagic.Config{
-		Storage: storage,
-		OnEvent: onEvent,
-		Logger:  log,
-	}
+	base := certmagic.Config{Storage: storage, OnEvent: onEvent, Logger: log}
 	replacing := ca
 	replacing.replaces = true
 	base.Issuers = []certmagic.Issuer{replacing}
@@ -67,8 +63,8 @@ func (m *magic) load(ctx context.Context, host string) (certmagic.Certificate, e
 func (m *magic) expiryOf(host string) time.Time {
 	var latest time.Time
 	for _, cert := range m.cache.AllMatchingCertificates(host) {
-		if cert.Leaf != nil && cert.Leaf.NotAfter.After(latest) {
-			latest = cert.Leaf.NotAfter
+		if cert.Leaf != nil {
+			latest = later(latest, cert.Leaf.NotAfter)
 		}
 	}
 	return latest

@@ -15,8 +15,7 @@ import (
 // stopTimeout limits how long Stop waits for work that cannot be cancelled.
 const stopTimeout = 5 * time.Second
 
-// Certificates orders, stores and renews the certificates of all hosts, and answers handshakes with them. Its methods
-// are safe for concurrent use.
+// Certificates orders, stores and renews the certificates of all hosts, for handshakes. It is safe for concurrent use.
 type Certificates struct {
 	Config
 	pace    pace
@@ -71,7 +70,6 @@ func (c *Certificates) Stop() {
 		defer close(stopped)
 		c.cancel()
 		c.running.Wait()
-		c.ca.turns.stop()
 		c.magic.cache.Stop() // waits for a renewal in progress, which only its timeout ends
 	}()
 	select {
@@ -128,11 +126,9 @@ func (c *Certificates) loadNew() {
 }
 
 // DNSFound takes the finding of a recheck of a tag host's DNS. When DNS leads elsewhere, the certificate is no longer
-// renewed and an order in progress ends. When DNS leads here again, the certificate is renewed again; if it is
-// missing or has expired, it is ordered.
+// renewed and an order in progress ends. When DNS leads here again, it is renewed, or ordered if it is missing.
 func (c *Certificates) DNSFound(host string, f store.DNSFinding) {
-	wasElsewhere := c.states.noteDNS(host, f)
-	if wasElsewhere || c.magic.expiryOf(host).IsZero() {
+	if wasElsewhere := c.states.noteDNS(host, f); wasElsewhere || c.magic.expiryOf(host).IsZero() {
 		c.ensureCertificate(host)
 	}
 }
@@ -140,13 +136,12 @@ func (c *Certificates) DNSFound(host string, f store.DNSFinding) {
 // Certificate returns the state of a host's certificate. If its order waits for a turn, Detail says so.
 func (c *Certificates) Certificate(host string) store.Certificate {
 	cert := c.state(host)
-	why := c.whyWaiting(host)
-	switch {
-	case why == "" || cert.Status == store.CertificateNone: // none: the order will end, because DNS leads elsewhere
-	case cert.Detail == "":
+	why, waits := c.whyWaiting(host)
+	if cert.Detail != "" {
+		why = cert.Detail + "; the next try " + why
+	}
+	if waits && cert.Status != store.CertificateNone { // none: the order will end, because DNS leads elsewhere
 		cert.Detail = why
-	default:
-		cert.Detail += "; the next try " + why
 	}
 	return cert
 }
@@ -170,17 +165,13 @@ func (c *Certificates) ownMissing() (n int) {
 	return n
 }
 
-// whyWaiting says why the order of a host waits for its turn. It is empty when the order does not wait.
-func (c *Certificates) whyWaiting(host string) string {
-	turns := c.ca.turns
-	before, waits := turns.before(host)
-	if !waits {
-		return ""
+// whyWaiting says why the order of a host waits for its turn, if it does.
+func (c *Certificates) whyWaiting(host string) (why string, waits bool) {
+	before, waits := c.ca.turns.before(host)
+	if refused := c.ca.turns.refused(); time.Now().Before(refused) {
+		return "waits until " + store.FormatTime(refused) + ": the certificate authority accepts no order before", waits
 	}
-	if refused := turns.refused(); time.Now().Before(refused) {
-		return "waits until " + store.FormatTime(refused) + ": the certificate authority accepts no order before"
-	}
-	return fmt.Sprintf("waits for its turn at the certificate authority: %d orders before it", before)
+	return fmt.Sprintf("waits for its turn at the certificate authority: %d orders before it", before), waits
 }
 
 // state is the state of a host's certificate, as partners see it.

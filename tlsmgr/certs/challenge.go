@@ -46,7 +46,6 @@ func newChallenges(shared store.Shared) *challenges {
 	return &challenges{shared: shared, byHost: map[string]challenge{}}
 }
 
-// of returns the challenge of a host.
 func (c *challenges) of(host string) (challenge, bool) {
 	host = strings.ToLower(host)
 	c.mu.RLock()
@@ -58,8 +57,7 @@ func (c *challenges) of(host string) (challenge, bool) {
 	return found, ok
 }
 
-// await is of, but waits for a challenge that another node may have: this one may be slow to read it, and a CA counts each
-// challenge without an answer.
+// await is of, but waits for a challenge that another node may have: a CA counts each challenge without an answer.
 func (c *challenges) await(ctx context.Context, host string) (found challenge, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, awaitTimeout)
 	defer cancel()
@@ -136,8 +134,7 @@ func sharedForm(asked acme.Challenge) ([]byte, error) {
 	return json.Marshal(acme.Challenge{Type: asked.Type, Token: asked.Token, KeyAuthorization: asked.KeyAuthorization, Identifier: asked.Identifier})
 }
 
-// CleanUp ends a challenge. If this node was away for so long that another has got the host's lock, the host may have
-// another challenge by now: that one stays.
+// CleanUp ends a challenge. If another node has got the host's lock meanwhile, its challenge stays.
 func (c *challenges) CleanUp(ctx context.Context, asked acme.Challenge) error {
 	host := asked.Identifier.Value
 	c.mu.Lock()
@@ -161,7 +158,6 @@ type solver struct {
 	presented bool // the CA may have begun the validation
 }
 
-// Present implements acmez.Solver.
 func (s *solver) Present(ctx context.Context, asked acme.Challenge) error {
 	err := s.challenges.Present(ctx, asked)
 	s.presented = s.presented || err == nil

@@ -59,8 +59,7 @@ func isRateLimited(problem acme.Problem) bool {
 	return problem.Type == acme.ProblemTypeRateLimited || problem.Status == http.StatusTooManyRequests
 }
 
-// problemOf is what the merchant sees of an error: the CA's own words, and nothing about this machine. It is empty
-// when there is no error.
+// problemOf is what the merchant sees of an error: the CA's own words, and nothing about this machine; empty without one.
 func problemOf(err error) string {
 	if err == nil {
 		return ""
@@ -131,8 +130,8 @@ func retryAfter(value string, now time.Time) time.Time {
 		}
 		at = now.Add(time.Duration(seconds) * time.Second)
 	}
-	if latest := now.Add(maxRetryAfter); at.After(latest) {
-		return latest
+	if at.Sub(now) > maxRetryAfter {
+		return now.Add(maxRetryAfter)
 	}
 	return at
 }

@@ -13,8 +13,7 @@ import (
 // TLSConfig is for the HTTPS listener. It offers HTTP/1.1 over TLS 1.2 and 1.3, and only cipher suites that authenticate
 // the ciphertext (AEAD). The standard library rotates the session ticket keys daily.
 //
-// It refuses a handshake for an unknown name before any cryptography, and without I/O: a flood of made-up names must
-// cost next to nothing.
+// It refuses unknown names before any cryptography, and without I/O: a flood of made-up names must cost next to nothing.
 func (c *Certificates) TLSConfig() *tls.Config {
 	config := &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -39,8 +38,7 @@ var cipherSuites = []uint16{
 
 // resumeOnlyAtOwnHost makes a session ticket good only for the host at which it was issued. A resumed session is as
 // trusted as the certificate of its first handshake, which was the certificate of that host. Without this, a ticket
-// would be good at every host, because all share the ticket keys. With a ticket of another host there is a full
-// handshake.
+// would be good at every host, because all share the ticket keys. Else the handshake is a full one.
 func resumeOnlyAtOwnHost(config *tls.Config) {
 	const prefix = "mtagd host "
 	config.WrapSession = func(state tls.ConnectionState, session *tls.SessionState) ([]byte, error) {
@@ -77,8 +75,7 @@ func (c *Certificates) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 }
 
 // unrecognizedName is a record with the fatal alert for an unknown server name (RFC 6066, section 3; RFC 8446, section
-// 6.2). The standard library sends this alert too when it finds no certificate, but in TLS 1.3 only after the key
-// exchange.
+// 6.2). The standard library sends it too, but in TLS 1.3 only after the key exchange.
 var unrecognizedName = []byte{
 	21,   // alert
 	3, 3, // the version that all records have

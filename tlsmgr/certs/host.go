@@ -9,11 +9,9 @@ import (
 	"mtagd/store"
 )
 
-// hostStates holds the state of each host that may have a certificate. It must hold no other names: strangers can send
-// any number of them.
+// hostStates holds the state of each host that may have a certificate, and no other names: strangers can send any.
 type hostStates struct {
-	// mu must not be held while certmagic's cache is called. The cache calls leadsElsewhere while it is locked, so
-	// that would be a deadlock.
+	// mu must not be held while certmagic's cache is called. The locked cache calls leadsElsewhere: a deadlock.
 	mu     sync.Mutex
 	byName map[string]*hostState
 }
@@ -57,15 +55,13 @@ func (s *hostStates) leadsElsewhere(host string) bool {
 	return h != nil && h.dnsElsewhere
 }
 
-// noteDNS takes note of a finding about a host's DNS, and reports whether DNS led elsewhere before. A finding that is
-// not certain changes nothing.
+// noteDNS takes note of a certain finding about a host's DNS, and reports whether DNS led elsewhere before.
 func (s *hostStates) noteDNS(host string, f store.DNSFinding) (wasElsewhere bool) {
+	if !f.Verdict.IsCertain() {
+		return s.leadsElsewhere(host)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !f.Verdict.IsCertain() {
-		h := s.byName[host]
-		return h != nil && h.dnsElsewhere
-	}
 	h := s.get(host)
 	wasElsewhere = h.dnsElsewhere
 	h.dnsElsewhere = f.Verdict == store.DNSWrong
@@ -86,16 +82,15 @@ func (h *hostState) retryNow() {
 
 // shown is what partners see. notAfter is the expiry of the certificate in memory, zero when there is none.
 func (h *hostState) shown(notAfter time.Time) store.Certificate {
+	c := store.Certificate{Status: store.CertificateNone, NotAfter: notAfter}
 	switch {
 	case time.Now().Before(notAfter):
-		return store.Certificate{Status: store.CertificateValid, Detail: h.problem, NotAfter: notAfter}
+		c.Status, c.Detail = store.CertificateValid, h.problem
 	case h.dnsElsewhere:
-		return store.Certificate{Status: store.CertificateNone, NotAfter: notAfter}
 	case h.problem != "":
-		return store.Certificate{Status: store.CertificateFailed, Detail: h.problem, NotAfter: notAfter, NextTry: h.nextTry}
+		c.Status, c.Detail, c.NextTry = store.CertificateFailed, h.problem, h.nextTry
 	case h.attempt != nil || !notAfter.IsZero():
-		return store.Certificate{Status: store.CertificatePending, NotAfter: notAfter}
-	default:
-		return store.Certificate{Status: store.CertificateNone}
+		c.Status = store.CertificatePending
 	}
+	return c
 }

@@ -50,19 +50,11 @@ func newIssuer(cfg Config, p pace, storage certmagic.Storage) issuer {
 	key := (&certmagic.ACMEIssuer{CA: cfg.CA}).IssuerKey()
 	turns := newTurns(newOrderLimiter(cfg.CA), ordersAtOnce)
 	return issuer{
-		client:     client,
-		account:    newAccount(cfg, client, storage, key),
-		challenges: newChallenges(cfg.Shared),
-		limits:     newLimits(storage),
-		turns:      turns,
-		allowance:  newAllowance(storage, key, turns),
-		storage:    storage,
-		pace:       p,
-		key:        key,
+		client: client, account: newAccount(cfg, client, storage, key), challenges: newChallenges(cfg.Shared),
+		limits: newLimits(storage), turns: turns, allowance: newAllowance(storage, key, turns), storage: storage, pace: p, key: key,
 	}
 }
 
-// IssuerKey implements certmagic.Issuer.
 func (i issuer) IssuerKey() string { return i.key }
 
 // GetRenewalInfo implements certmagic.RenewalInfoGetter (ARI, RFC 9773).
@@ -81,11 +73,11 @@ func (i issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*certm
 	if err != nil {
 		return nil, certmagic.ErrNoRetry{Err: err}
 	}
-	if next := failed.Add(i.pace.afterFailures(failures)); time.Now().Before(next) { // another node has failed: one pause for all
-		return nil, certmagic.ErrNoRetry{Err: errTooSoon{next}}
-	}
-	if next := i.nextTry(host); time.Now().Before(next) {
-		return nil, certmagic.ErrNoRetry{Err: errTooSoon{next}}
+	pause := failed.Add(i.pace.afterFailures(failures)) // another node has failed: one pause for all
+	for _, next := range []time.Time{pause, i.nextTry(host)} {
+		if time.Now().Before(next) {
+			return nil, certmagic.ErrNoRetry{Err: errTooSoon{next}}
+		}
 	}
 	if err := stillLocked(ctx, i.storage, issueLock(host)); err != nil {
 		return nil, certmagic.ErrNoRetry{Err: err}
@@ -97,7 +89,7 @@ func (i issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*certm
 	}
 	tried.asked = true
 	if isOrder {
-		if err := i.allowance.take(ctx); err != nil {
+		if err := i.allowance.add(ctx, -1); err != nil {
 			return nil, certmagic.ErrNoRetry{Err: err}
 		}
 	}
@@ -145,31 +137,20 @@ type attemptKey struct{}
 
 // nextTry returns when the CA allows the next attempt for a host; a time in the past when it does now.
 func (i issuer) nextTry(host string) time.Time {
-	next := i.limits.nextTry(host)
-	if refused := i.turns.refused(); refused.After(next) {
-		return refused
-	}
-	return next
+	return later(i.limits.nextTry(host), i.turns.refused())
 }
 
 // obtain orders a certificate. If the CA does not know the account any more, obtain registers it and orders again.
-func (i issuer) obtain(
-	ctx context.Context, csr *x509.CertificateRequest, host string, solvers map[string]acmez.Solver,
-) (acme.Certificate, error) {
-	chain, err := i.obtainOnce(ctx, csr, host, solvers)
+func (i issuer) obtain(ctx context.Context, csr *x509.CertificateRequest, host string, solvers map[string]acmez.Solver) (acme.Certificate, error) {
+	chain, err := i.obtainOnce(ctx, csr, host, solvers, false)
 	if problem, ok := errors.AsType[acme.Problem](err); ok && problem.Type == acme.ProblemTypeAccountDoesNotExist {
-		if err := i.account.forget(ctx); err != nil {
-			return acme.Certificate{}, err
-		}
-		chain, err = i.obtainOnce(ctx, csr, host, solvers)
+		return i.obtainOnce(ctx, csr, host, solvers, true)
 	}
 	return chain, err
 }
 
-func (i issuer) obtainOnce(
-	ctx context.Context, csr *x509.CertificateRequest, host string, solvers map[string]acmez.Solver,
-) (acme.Certificate, error) {
-	account, err := i.account.open(ctx)
+func (i issuer) obtainOnce(ctx context.Context, csr *x509.CertificateRequest, host string, solvers map[string]acmez.Solver, again bool) (acme.Certificate, error) {
+	account, err := i.account.open(ctx, again)
 	if err != nil {
 		return acme.Certificate{}, err
 	}
@@ -194,18 +175,12 @@ func (i issuer) obtainOnce(
 // certificateOnDisk returns the certificate that the CA has issued for a host before. It is nil when there is none that
 // can be read: then the order replaces nothing.
 func (i issuer) certificateOnDisk(ctx context.Context, host string) *x509.Certificate {
-	text, err := i.storage.Load(ctx, certmagic.StorageKeys.SiteCert(i.key, host))
-	if err != nil {
-		return nil
-	}
+	text, _ := i.storage.Load(ctx, certmagic.StorageKeys.SiteCert(i.key, host))
 	block, _ := pem.Decode(text)
 	if block == nil {
 		return nil
 	}
-	cert, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return nil
-	}
+	cert, _ := x509.ParseCertificate(block.Bytes) // nil with an error
 	return cert
 }
 

@@ -55,11 +55,16 @@ func (l *limits) nextTry(host string) time.Time {
 	h.forgetOld()
 	next := h.RefusedUntil
 	if n := len(h.Failures); n >= failuresAllowed {
-		if free := h.Failures[n-failuresAllowed].Add(failuresWithin); free.After(next) {
-			next = free
-		}
+		next = later(next, h.Failures[n-failuresAllowed].Add(failuresWithin))
 	}
 	return next
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // challenge returns the type of challenge for a host's next attempt. An attempt uses only one type, so that it cannot
@@ -96,7 +101,6 @@ func (l *limits) load(ctx context.Context, host string) (news time.Time, failure
 	return news, len(h.Failures), nil
 }
 
-// succeeded notes that a validation succeeded.
 func (l *limits) succeeded(ctx context.Context, host, challenge string) error {
 	l.mu.Lock()
 	l.works = challenge
@@ -128,9 +132,7 @@ func (l *limits) failed(ctx context.Context, host, challenge string, counts bool
 	if counts {
 		h.Failures = append(h.Failures, time.Now().UTC())
 	}
-	if refusedUntil.After(h.RefusedUntil) {
-		h.RefusedUntil = refusedUntil.UTC()
-	}
+	h.RefusedUntil = later(h.RefusedUntil, refusedUntil.UTC())
 	return l.save(ctx, host, *h)
 }
 
@@ -193,9 +195,6 @@ func newAllowance(storage certmagic.Storage, issuerKey string, t *turns) *allowa
 	return &allowance{storage: storage, file: path.Join("acme", certmagic.StorageKeys.Safe(issuerKey), "orders.json"), turns: t}
 }
 
-// take takes the token of an order. The error is an errTooSoon when there is none.
-func (a *allowance) take(ctx context.Context) error { return a.add(ctx, -1) }
-
 // giveBack gives back the token of an order that the CA has not counted. If it cannot, one order is delayed.
 func (a *allowance) giveBack(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), caTimeout) // the attempt may have ended by its timeout
@@ -203,6 +202,7 @@ func (a *allowance) giveBack(ctx context.Context) error {
 	return a.add(ctx, 1)
 }
 
+// add adds tokens, or takes them. The error is an errTooSoon when there are too few.
 func (a *allowance) add(ctx context.Context, n float64) (err error) {
 	limit, burst := a.turns.tokens.Limit(), float64(a.turns.tokens.Burst())
 	if limit == rate.Inf {

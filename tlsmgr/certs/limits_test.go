@@ -114,7 +114,7 @@ func TestClockThatWasAhead(t *testing.T) {
 		if err := storage.Store(t.Context(), a.file, []byte(`{"tokens":0,"at":"`+ahead.Format(time.RFC3339)+`"}`)); err != nil {
 			t.Fatal(err)
 		}
-		if err := a.take(t.Context()); err != nil {
+		if err := a.add(t.Context(), -1); err != nil {
 			t.Error(err)
 		}
 	})
@@ -175,7 +175,7 @@ func TestNodesShareAnAllowance(t *testing.T) {
 			if err := n.turns.wait(t.Context(), "A", "host", false); err != nil {
 				t.Fatal(err)
 			}
-			return n.take(t.Context())
+			return n.add(t.Context(), -1)
 		}
 		for _, n := range []*allowance{a, a, b} {
 			if err := begin(n); err != nil {
@@ -220,12 +220,12 @@ func TestOrdersOfAllNodesCount(t *testing.T) {
 	n := newNodes(t, pgtest.Database(t), acmetest.Options{})
 	var nodes [2]*node
 	for i := range nodes {
-		n.tokens = rate.NewLimiter(rate.Every(time.Hour), 100)
+		n.tokens = rate.NewLimiter(rate.Every(time.Hour), 20) // the own host may need several
 		nodes[i] = n.add()
 		nodes[i].serves(n.ownHost)
 	}
 	n.until("all tokens are spent", func() bool {
-		_, spent := errors.AsType[errTooSoon](nodes[0].certs.ca.allowance.take(t.Context()))
+		_, spent := errors.AsType[errTooSoon](nodes[0].certs.ca.allowance.add(t.Context(), -1))
 		return spent
 	})
 	before := n.ca.Orders()

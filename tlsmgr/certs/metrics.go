@@ -56,7 +56,6 @@ var (
 		"How long the first of the orders that wait has waited; 0 when none waits.", nil, nil)
 )
 
-// Describe implements prometheus.Collector.
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
 	to <- statusDesc
 	to <- expiryDesc
@@ -65,7 +64,6 @@ func (g gauges) Describe(to chan<- *prometheus.Desc) {
 	to <- oldestDesc
 }
 
-// Collect implements prometheus.Collector.
 func (g gauges) Collect(to chan<- prometheus.Metric) {
 	count := map[store.CertificateStatus]int{}
 	var first float64

@@ -132,11 +132,11 @@ func TestTwoNodesOrderOnce(t *testing.T) {
 	if orders := n.ca.countFinalized(); orders != 2 {
 		t.Errorf("%d certificates of two hosts", orders)
 	}
-	first, err := a.certs.ca.account.open(t.Context())
+	first, err := a.certs.ca.account.open(t.Context(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if second, err := b.certs.ca.account.open(t.Context()); err != nil || first.Location != second.Location {
+	if second, err := b.certs.ca.account.open(t.Context(), false); err != nil || first.Location != second.Location {
 		t.Errorf("the nodes have different accounts, %v", err)
 	}
 	started := n.add() // it finds everything in the store

@@ -49,8 +49,7 @@ func (c *Certificates) Order(host string) {
 	c.ca.turns.bringForward(host)
 }
 
-// startOrder gets a host's certificate in the background, and retries until it has it. The caller holds states.mu, and
-// has checked that h.attempt is nil.
+// startOrder gets a host's certificate in the background, and retries until it has it. states.mu is held, h.attempt nil.
 func (c *Certificates) startOrder(host string, h *hostState) {
 	if c.ctx.Err() != nil {
 		return
@@ -76,8 +75,7 @@ func (c *Certificates) startOrder(host string, h *hostState) {
 	})
 }
 
-// endAttempt notes the outcome of an attempt, and wakes the handshakes that wait for it. It reports whether to retry,
-// and after how long.
+// endAttempt notes the outcome of an attempt, and wakes the handshakes that wait. It returns whether to retry, and when.
 func (c *Certificates) endAttempt(host string, h *hostState, err error, failures int) (wait time.Duration, retry bool) {
 	c.states.mu.Lock()
 	defer c.states.mu.Unlock()
@@ -100,8 +98,7 @@ func (c *Certificates) endAttempt(host string, h *hostState, err error, failures
 }
 
 // try is one attempt of an order. It loads the host's certificate from disk. When there is none, or it is due for
-// renewal, try gets one from the CA. A certificate on disk is due when the service was down for weeks, or when the
-// host's DNS led elsewhere for weeks.
+// renewal, try gets one from the CA. One on disk is due when the service was down, or DNS led elsewhere, for weeks.
 func (c *Certificates) try(host string, h *hostState) error {
 	old, err := c.magic.load(c.ctx, host)
 	if isUnusable(err) {
@@ -248,8 +245,7 @@ func (c *Certificates) endRenewal(host string, err error) bool {
 
 // mayOrder is called before an order waits for its turn, and again before each request for a certificate: the wait may
 // have been long. It checks the DNS of a tag host: if DNS leads elsewhere, the request would fail, and failures count
-// against the CA's limits. When the check gets no answer, the request is made anyway: an outage of our resolvers must
-// not let certificates expire.
+// against the CA's limits. Without an answer, the request is made: certificates must not expire when our resolvers fail.
 func (c *Certificates) mayOrder(ctx context.Context, host string) error {
 	if !c.Hosts.MayHaveCertificate(host) {
 		return errUnknownHost
@@ -257,8 +253,7 @@ func (c *Certificates) mayOrder(ctx context.Context, host string) error {
 	if c.Hosts.IsOwn(host) {
 		return nil
 	}
-	c.states.noteDNS(host, c.CheckDNS(ctx, host))
-	if c.states.leadsElsewhere(host) {
+	if c.states.noteDNS(host, c.CheckDNS(ctx, host)); c.states.leadsElsewhere(host) {
 		return errDNSElsewhere
 	}
 	return nil

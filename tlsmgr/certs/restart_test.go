@@ -110,7 +110,7 @@ func TestAccountOutlivesARestart(t *testing.T) {
 	for range 2 {
 		stop := w.start()
 		w.untilStatus(w.ownHost, store.CertificateValid)
-		account, err := w.certs.ca.account.open(t.Context())
+		account, err := w.certs.ca.account.open(t.Context(), false)
 		if err != nil {
 			t.Fatal(err)
 		}

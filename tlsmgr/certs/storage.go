@@ -48,7 +48,6 @@ type fileStorage struct {
 
 type files struct{ *certmagic.FileStorage }
 
-// newStorage returns where a config keeps certificates.
 func newStorage(cfg Config) certmagic.Storage {
 	if cfg.Shared != nil {
 		return &sharedStorage{shared: cfg.Shared, leases: map[string]store.Lease{}}
@@ -75,8 +74,7 @@ var (
 const (
 	// leasePoll is the mean time between two looks whether a lease is free that another node has.
 	leasePoll = 500 * time.Millisecond
-	// existsWithin is how long Exists waits for a store that does not answer. It cannot return an error, and false
-	// would order a certificate.
+	// existsWithin is how long Exists waits for a store's answer. It returns no error, and false would order a certificate.
 	existsWithin = 30 * time.Second
 )
 

@@ -69,20 +69,18 @@ func (t *turns) wait(ctx context.Context, partner store.PartnerID, host string, 
 // join adds a turn to its partner's queue. The caller holds t.mu.
 func (t *turns) join(partner store.PartnerID, mine *turn, urgent bool) {
 	i := slices.IndexFunc(t.queues, func(q *queue) bool { return q.partner == partner })
-	switch {
-	case i < 0 && partner == "":
-		i = 0
-		t.queues = slices.Insert(t.queues, i, &queue{})
-	case i < 0:
-		i = len(t.queues)
-		t.queues = append(t.queues, &queue{partner: partner})
+	if i < 0 {
+		if i = len(t.queues); partner == "" {
+			i = 0
+		}
+		t.queues = slices.Insert(t.queues, i, &queue{partner: partner})
 	}
 	q := t.queues[i]
+	place := len(q.waiting)
 	if urgent {
-		q.waiting = slices.Insert(q.waiting, 0, mine)
-	} else {
-		q.waiting = append(q.waiting, mine)
+		place = 0
 	}
+	q.waiting = slices.Insert(q.waiting, place, mine)
 }
 
 // find returns the queue and place of the first waiting turn that match accepts; q is -1 without one. t.mu is held.
@@ -122,8 +120,7 @@ func (t *turns) end(counted bool) {
 	t.serve()
 }
 
-// learn takes over how many tokens all nodes together have left: a negative number after an order that found none.
-// Turns in progress have reserved theirs.
+// learn takes over how many tokens all nodes together have left, beside those of turns in progress; it may be negative.
 func (t *turns) learn(left float64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,9 +133,7 @@ func (t *turns) learn(left float64) {
 func (t *turns) refuseUntil(until time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if until.After(t.refusedUntil) {
-		t.refusedUntil = until
-	}
+	t.refusedUntil = later(t.refusedUntil, until)
 }
 
 // refused returns when turns begin again; a time in the past when nothing stops them.
@@ -174,11 +169,8 @@ func (t *turns) untilNext() time.Duration {
 	if wait := time.Until(t.refusedUntil); wait > 0 {
 		return wait
 	}
-	if t.tokens.Limit() == rate.Inf {
-		return 0
-	}
 	missing := float64(t.reserved+1) - t.tokens.Tokens()
-	if missing <= 0 {
+	if t.tokens.Limit() == rate.Inf || missing <= 0 {
 		return 0
 	}
 	wait := time.Duration(missing / float64(t.tokens.Limit()) * float64(time.Second))
@@ -197,15 +189,6 @@ func (t *turns) serveIn(wait time.Duration) {
 	})
 }
 
-// stop lets no more turns begin by the timer. Call it when no order waits any more.
-func (t *turns) stop() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.timer != nil {
-		t.timer.Stop()
-	}
-}
-
 // bringForward makes a host's waiting order the next one of its partner.
 func (t *turns) bringForward(host string) {
 	t.mu.Lock()
@@ -218,8 +201,7 @@ func (t *turns) bringForward(host string) {
 	}
 }
 
-// before returns how many orders go before the order of a host that waits for its turn. waits is false when it does not
-// wait.
+// before returns how many orders go before that of a host, and whether that waits for its turn.
 func (t *turns) before(host string) (n int, waits bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -49,7 +49,6 @@ func (w *turnWorld) order(partner store.PartnerID, host string, urgent, counted 
 func (w *turnWorld) stopAll() {
 	w.cancel()
 	w.running.Wait()
-	w.stop()
 }
 
 func (w *turnWorld) hosts() []string {

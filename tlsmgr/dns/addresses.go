@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -29,14 +30,8 @@ func isCDN(name string) bool {
 	return slices.ContainsFunc(cdnZones, func(zone string) bool { return strings.HasSuffix(name, "."+zone) })
 }
 
-// every reports whether a condition holds for all addresses.
 func every(addresses map[netip.Addr]bool, is func(netip.Addr) bool) bool {
-	for a := range addresses {
-		if !is(a) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(slices.Collect(maps.Keys(addresses)), func(a netip.Addr) bool { return !is(a) })
 }
 
 // A resolver of the operator may know more than the public internet: names and addresses of the operator's own network.

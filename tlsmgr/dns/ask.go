@@ -22,13 +22,11 @@ const (
 	nameServerTimeout = time.Second
 )
 
-// siblingTimeout limits the wait for a name's records of other types after the first answer about the name. A server
-// that has given one answer has the others at hand, but some servers never answer questions about a type they do not
-// know.
+// siblingTimeout limits the wait for a name's records of other types after the first answer about the name. A server then has
+// the others at hand, but some never answer questions about a type they do not know.
 const siblingTimeout = time.Second
 
-// Reasons why a server that was reached gave no usable answer. Any other error of ask means that the server was
-// not reached.
+// Why a server that was reached gave no usable answer. Any other error of ask means that it was not reached.
 var (
 	errTimeout   = errors.New("no answer in time")
 	errNoTCP     = errors.New("truncated over UDP, no answer over TCP")
@@ -49,28 +47,34 @@ type nameServer struct {
 
 func (s nameServer) recursive() bool { return s.zone == "" }
 
+// answer is what ask returns, and the type that was asked for.
+type answer struct {
+	qtype uint16
+	m     *miekg.Msg
+	err   error
+}
+
+func (s nameServer) begin(ctx context.Context, name string, qtype uint16, answers chan<- answer) {
+	go func() {
+		m, err := s.ask(ctx, name, qtype)
+		answers <- answer{qtype, m, err}
+	}()
+}
+
 // askTypes asks for a name's records of several types at the same time. It calls take for each answer as it arrives,
 // until take returns true. After the first answer it waits for the others for at most siblingTimeout.
-func (s nameServer) askTypes(ctx context.Context, name string, types []uint16, take func(qtype uint16, m *miekg.Msg, err error) (enough bool)) {
+func (s nameServer) askTypes(ctx context.Context, name string, types []uint16, take func(answer) (enough bool)) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	type answer struct {
-		qtype uint16
-		m     *miekg.Msg
-		err   error
-	}
 	answers := make(chan answer, len(types))
 	for _, qtype := range types {
-		go func() {
-			m, err := s.ask(ctx, name, qtype)
-			answers <- answer{qtype, m, err}
-		}()
+		s.begin(ctx, name, qtype, answers)
 	}
 	var timeout <-chan time.Time
 	for range types {
 		select {
 		case a := <-answers:
-			if take(a.qtype, a.m, a.err) {
+			if take(a) {
 				return
 			}
 			if a.err == nil && timeout == nil {
@@ -149,8 +153,7 @@ func (s nameServer) try(ctx context.Context, question *miekg.Msg) (*miekg.Msg, e
 	return answer, err
 }
 
-// exchange sends a question and waits for its answer. Over UDP it skips packets that do not answer the question,
-// because anyone can send packets to its port.
+// exchange sends a question and waits for its answer. Over UDP it skips other packets, because anyone can send them.
 func (s nameServer) exchange(ctx context.Context, network string, question *miekg.Msg) (_ *miekg.Msg, err error) {
 	// The bytes come from strangers: a message that makes the library panic must not end the process.
 	defer func() {
@@ -167,8 +170,7 @@ func (s nameServer) exchange(ctx context.Context, network string, question *miek
 		return nil, asTimeout(ctx, err)
 	}
 	defer conn.Close()
-	// When ctx ends, by its timeout or because the answer is no longer needed, a deadline in the past makes the read
-	// below fail.
+	// When ctx ends, by its timeout or because the answer is not needed any more, the read below fails.
 	defer context.AfterFunc(ctx, func() {
 		_ = conn.SetDeadline(time.Unix(1, 0)) // an error means that the connection is closed already
 	})()
@@ -218,10 +220,7 @@ func isAnswerTo(question, m *miekg.Msg) bool {
 // authoritative bit nor the zone's SOA (which an honest "no such record" has), and is no referral to a zone below. From
 // a resolver, an answer is lame only if it is a referral.
 func (s nameServer) isLame(m *miekg.Msg) bool {
-	if m.Rcode != miekg.RcodeSuccess || m.Authoritative || len(m.Answer) > 0 {
-		return false
-	}
-	if hasType(m.Ns, miekg.TypeSOA) {
+	if m.Rcode != miekg.RcodeSuccess || m.Authoritative || len(m.Answer) > 0 || hasType(m.Ns, miekg.TypeSOA) {
 		return false
 	}
 	if s.recursive() {
@@ -264,24 +263,25 @@ func (s nameServer) referral(m *miekg.Msg) *delegation {
 		return nil
 	}
 	for _, rr := range m.Extra {
-		switch rr.(type) {
-		case *miekg.A, *miekg.AAAA:
+		if address, ok := addressOf(rr); ok {
 			name := miekg.CanonicalName(rr.Header().Name)
-			d.glue[name] = append(d.glue[name], addressOf(rr))
+			d.glue[name] = append(d.glue[name], address)
 		}
 	}
 	return d
 }
 
-// addressOf is the address in an A or AAAA record, or the zero Addr if the record is malformed and has none.
-func addressOf(rr miekg.RR) netip.Addr {
+// addressOf is the address in an A or AAAA record; the zero Addr in a malformed one. It returns false for other records.
+func addressOf(rr miekg.RR) (netip.Addr, bool) {
 	var ip net.IP
 	switch rr := rr.(type) {
 	case *miekg.A:
 		ip = rr.A
 	case *miekg.AAAA:
 		ip = rr.AAAA
+	default:
+		return netip.Addr{}, false
 	}
 	addr, _ := netip.AddrFromSlice(ip)
-	return addr.Unmap()
+	return addr.Unmap(), true
 }

@@ -12,8 +12,7 @@ import (
 // The ACME challenges that the service can answer.
 var challenges = []string{"http-01", "tls-alpn-01"}
 
-// askCAA looks for CAA records that forbid the CA to issue a certificate for the host. Its observation has no code if none
-// do, or if the records cannot be read.
+// askCAA looks for CAA records that forbid the CA to issue a certificate for the host. Else its observation has no code.
 //
 // On the way up from the host, the first name with CAA records decides (RFC 8659, section 3). A host with a CNAME record
 // has the CAA records of its target. Next comes the merchant's domain: records that were added there long ago, for the
@@ -46,7 +45,7 @@ func (l *lookup) askCAA(ctx context.Context) observation {
 			}
 		}
 		if errs[i] != nil {
-			return observation{}
+			break
 		}
 		var records []*miekg.CAA
 		for _, rr := range answers[i].Answer {
@@ -54,17 +53,17 @@ func (l *lookup) askCAA(ctx context.Context) observation {
 				records = append(records, caa)
 			}
 		}
-		switch {
-		case len(records) == 0:
-		case mayIssue(records, identities):
-			return observation{}
-		default:
-			at := bare(miekg.CanonicalName(records[0].Hdr.Name))
-			return observation{
-				code: "ok_caa_forbids",
-				fact: "the CAA records at " + at + " forbid " + identities[0] + " to issue the certificate for " + bare(l.host),
-				fix:  `add the record: ` + at + ` CAA 0 issue "` + identities[0] + `"`,
-			}
+		if len(records) == 0 {
+			continue
+		}
+		if mayIssue(records, identities) {
+			break
+		}
+		at := bare(miekg.CanonicalName(records[0].Hdr.Name))
+		return observation{
+			code: "ok_caa_forbids",
+			fact: "the CAA records at " + at + " forbid " + identities[0] + " to issue the certificate for " + bare(l.host),
+			fix:  `add the record: ` + at + ` CAA 0 issue "` + identities[0] + `"`,
 		}
 	}
 	return observation{}
@@ -103,7 +102,7 @@ func allows(value string, identities []string) bool {
 		tag, argument, _ := strings.Cut(parameter, "=")
 		switch strings.ToLower(strings.TrimSpace(tag)) {
 		case "validationmethods":
-			if !allowsChallenge(argument) {
+			if !slices.ContainsFunc(strings.Split(argument, ","), func(method string) bool { return slices.Contains(challenges, strings.TrimSpace(method)) }) {
 				return false
 			}
 		case "accounturi":
@@ -111,13 +110,4 @@ func allows(value string, identities []string) bool {
 		}
 	}
 	return true
-}
-
-func allowsChallenge(methods string) bool {
-	for method := range strings.SplitSeq(methods, ",") {
-		if slices.Contains(challenges, strings.TrimSpace(method)) {
-			return true
-		}
-	}
-	return false
 }

@@ -14,8 +14,7 @@ import (
 	"mtagd/store"
 )
 
-// maxHops is the number of CNAME records that may lie between a host and the target. Resolvers give up at about
-// the same number.
+// maxHops is the number of CNAME records that may lie between a host and the target. Resolvers give up at about it.
 const maxHops = 8
 
 // chain follows the CNAME records from a host, as one side sees them.
@@ -65,7 +64,7 @@ func (c *chain) combine(ctx context.Context, path []string, views []view) observ
 	disagree := false
 	for _, o := range opinions {
 		s := c.judge(ctx, path, o)
-		if _, ok := first[s.verdict]; !ok {
+		if _, known := first[s.verdict]; !known {
 			first[s.verdict] = s
 		}
 		if o[0].err != nil {
@@ -125,12 +124,12 @@ func (c *chain) judgeOpenly(ctx context.Context, path []string, views []view) ob
 		return c.followPath(ctx, append(slices.Clone(path), seen.aliases[0]))
 	case len(seen.addresses) > 0:
 		return c.judgeAddresses(path, seen.addresses)
-	case len(path) > 1 && seen.absent:
+	case len(path) == 1:
+		return c.missing(ctx, seen)
+	case seen.absent:
 		return c.elsewhere(path, ", which does not exist")
-	case len(path) > 1:
-		return c.elsewhere(path, "")
 	}
-	return c.missing(ctx, seen)
+	return c.elsewhere(path, "")
 }
 
 // failed is the observation when some servers failed, all in the same way, to answer about the last name of a path.
@@ -157,8 +156,7 @@ func (c *chain) judgeAddresses(path []string, addresses map[netip.Addr]bool) obs
 		return observation{verdict: store.DNSPending, code: "target_unknown", namesWho: true,
 			fact: fmt.Sprintf("%s has addresses, but those of %s are not known at the moment, so they cannot be compared", bare(c.host), bare(c.target)),
 			fix:  fmt.Sprintf("point it to %s by a CNAME record, or try again in a few minutes", bare(c.target))}
-	}
-	if every(addresses, cloudflare.Contain) {
+	case every(addresses, cloudflare.Contain):
 		return c.wrong("proxied", fmt.Sprintf("%s has addresses of Cloudflare's proxy (%s)", bare(c.host), listAddresses(addresses)),
 			fmt.Sprintf("switch the proxy off for this record (DNS only) and make it a CNAME record that points to %s", bare(c.target)))
 	}
@@ -174,8 +172,7 @@ func (c *chain) missing(ctx context.Context, seen view) observation {
 		return c.wrong("no_domain", fmt.Sprintf("the domain %s does not exist in DNS", bare(root)),
 			fmt.Sprintf("register it, or have its name servers entered, and add a CNAME record for %s that points to %s", bare(c.host), bare(c.target)))
 	}
-	// The forms of DNS providers append the domain to a name without a final dot. Then the record is at a name that ends
-	// with the domain twice.
+	// DNS providers append the domain to a name without a final dot: then the record's name ends with the domain twice.
 	ctx, cancel := context.WithTimeout(ctx, graceTimeout)
 	defer cancel()
 	twice := c.host + root
@@ -209,8 +206,7 @@ func (c *chain) points(path []string, to string) string {
 	return bare(path[0]) + " points to " + bare(to)
 }
 
-// wrong is the observation of a mistake that the merchant has to correct. The default fix is to point the host to the
-// target.
+// wrong is the observation of a mistake that the merchant has to correct. The default fix: point to the target.
 func (c *chain) wrong(code, fact, fix string) observation {
 	if fix == "" {
 		fix = "point it to " + bare(c.target)

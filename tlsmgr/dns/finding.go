@@ -2,11 +2,12 @@ package dns
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/dustin/go-humanize/english"
 
 	"mtagd/store"
 )
@@ -87,11 +88,7 @@ func (f failure) about(name, who, zone string) observation {
 
 // list joins names for a sentence: "a, b and c".
 func list(names []string) string {
-	last := len(names) - 1
-	if last <= 0 {
-		return strings.Join(names, "")
-	}
-	return fmt.Sprintf("%s and %s", strings.Join(names[:last], ", "), names[last])
+	return english.WordSeries(names, "and")
 }
 
 func listAddresses(addresses map[netip.Addr]bool) string {
@@ -146,16 +143,14 @@ func weigh(own side, resolvers []side, caa observation) store.DNSFinding {
 	if len(resolvers) == 0 {
 		return finding(store.DNSUnreachable, "unreachable", "no DNS resolver can be reached", "try again later")
 	}
-	find := func(match func(side) bool) (side, bool) {
-		if i := slices.IndexFunc(resolvers, match); i >= 0 {
-			return resolvers[i], true
-		}
-		return side{}, false
+	first := map[store.DNSVerdict]side{}
+	for _, s := range slices.Backward(resolvers) {
+		first[s.verdict] = s
 	}
-	correct, someCorrect := find(func(s side) bool { return s.verdict == store.DNSCorrect })
-	wrong, someWrong := find(func(s side) bool { return s.verdict == store.DNSWrong })
-	pending, somePending := find(func(s side) bool { return s.verdict == store.DNSPending })
-	bogus, someBogus := find(func(s side) bool { return s.code == "dnssec_bogus" })
+	correct, someCorrect := first[store.DNSCorrect]
+	wrong, someWrong := first[store.DNSWrong]
+	pending, somePending := first[store.DNSPending]
+	bogus := slices.IndexFunc(resolvers, func(s side) bool { return s.code == "dnssec_bogus" })
 	allCorrect := !someWrong && !somePending
 
 	switch {
@@ -166,8 +161,8 @@ func weigh(own side, resolvers []side, caa observation) store.DNSFinding {
 		return correctFinding(correct.observation, caa)
 
 	// Some sides reach the target, or may reach it.
-	case someBogus && !someWrong && own.verdict != store.DNSWrong:
-		return oneSide(bogus)
+	case bogus >= 0 && !someWrong && own.verdict != store.DNSWrong:
+		return oneSide(resolvers[bogus])
 	case own.verdict == store.DNSCorrect && someWrong:
 		return twoSides("partly_propagated", own, wrong, waitForTTL)
 	case own.verdict == store.DNSCorrect && someCorrect:
@@ -201,8 +196,7 @@ func weigh(own side, resolvers []side, caa observation) store.DNSFinding {
 
 const waitForTTL = "resolvers keep old answers until their TTL runs out, so try again in a few minutes"
 
-// correctFinding is the finding for a host that reaches the target. Its detail adds the exception and what is wrong with
-// CAA records.
+// correctFinding is the finding for a host that reaches the target. Its detail has exceptions and CAA records.
 func correctFinding(s, caa observation) store.DNSFinding {
 	f := finding(store.DNSCorrect, s.code, s.fact, s.exception)
 	if caa.code != "" {

@@ -34,8 +34,7 @@ const (
 )
 
 // Recheck checks the DNS of every tag host that may have a certificate once an hour, evenly spread over the hour. So a
-// tag's isConnected is never out of date for much longer than an hour, and a host whose DNS leads here again gets its
-// certificate.
+// tag's isConnected is never out of date for much longer, and a host whose DNS leads here again gets its certificate.
 //
 // store.Tag.AfterRecheck says how a finding changes a tag. The methods of a Recheck are safe for concurrent use.
 type Recheck struct {

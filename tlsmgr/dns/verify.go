@@ -1,5 +1,4 @@
-// Package dns checks whether the DNS of tag hosts leads to the service's CNAME target: when a merchant verifies a
-// tag, and once an hour for every host.
+// Package dns checks whether the DNS of tag hosts leads to the service's CNAME target: for a verify, and once an hour.
 //
 // A verification asks several sides at the same time:
 //
@@ -25,8 +24,7 @@
 // # Findings
 //
 // A finding has a verdict and a code. Codes of a correct host: ok; flattened (it has the target's addresses);
-// ok_server_failing (one of its zone's name servers gives no answer); ok_caa_forbids and ok_caa_servfail (the CA may
-// not issue a certificate for it).
+// ok_server_failing (one of its zone's name servers gives no answer); ok_caa_forbids and ok_caa_servfail (of the CA).
 //
 // Codes of a pending host, when the sides differ: partly_propagated (some see the right record); record_changed (its
 // zone's name servers no longer have the right record); servers_disagree (these servers differ).
@@ -44,10 +42,9 @@
 // The resolvers are asked for a zone's name servers. When that fails for the merchant's domain, the name servers of the
 // zone above it are asked instead. At most four name servers of a zone are asked about the host, without recursion.
 //
-// A stranger controls the zone, and could make its name servers point into the operator's network. So servers at
-// addresses that are not public are asked only if Config.AllowPrivate is set. When none of a zone's name servers can be
-// found or asked, the resolvers decide alone. Then findings say little about the names that a host's record leads to:
-// see addresses.go.
+// A stranger controls the zone, and could make its name servers point into the operator's network. So servers at addresses
+// that are not public are asked only if Config.AllowPrivate is set. When none of a zone's name servers can be found or
+// asked, the resolvers decide alone. Then findings say little of where a record leads: see addresses.go.
 package dns
 
 import (
@@ -77,13 +74,11 @@ type Config struct {
 	Log          *slog.Logger
 	Now          func() time.Time
 
-	// CAAIdentities returns the names that CAA records may use for the CA. CAA records are not checked if it is nil, or
-	// returns none.
+	// CAAIdentities returns the names that CAA records may use for the CA. nil, or none: they are not checked.
 	CAAIdentities func(ctx context.Context) []string
 }
 
-// verifyTimeout limits a whole verification. A merchant waits for it, and a chain through slow zones could otherwise
-// take a minute.
+// verifyTimeout limits a whole verification. A merchant waits: a chain through slow zones could take a minute.
 const verifyTimeout = 8 * time.Second
 
 // Verifier checks whether tag hosts reach the CNAME target (spec, Verify server-side tag DNS). Its methods are
@@ -99,8 +94,7 @@ type Verifier struct {
 	running singleflight.Group // verifications in progress, by host
 }
 
-// NewVerifier returns an error when the CNAME target is no host name, a resolver is no host:port, or
-// /etc/resolv.conf cannot be read.
+// NewVerifier fails when the CNAME target is no host name, a resolver no host:port, or /etc/resolv.conf unreadable.
 func NewVerifier(cfg Config) (*Verifier, error) {
 	target, err := store.CheckHostName("CNAME target", strings.TrimSuffix(cfg.CNAMETarget, "."))
 	if err != nil {
@@ -146,8 +140,7 @@ func systemResolvers(path string) ([]string, error) {
 	return addresses, nil
 }
 
-// resolverName is how findings name a resolver. Merchants know public resolvers by their addresses. A private address
-// would tell them nothing.
+// resolverName is how findings name a resolver. Merchants know public resolvers by their addresses, not private ones.
 func resolverName(host string) string {
 	if ip, err := netip.ParseAddr(host); err == nil && !store.IsPublicAddress(ip) {
 		return "this service's resolver"

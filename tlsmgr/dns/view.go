@@ -39,11 +39,11 @@ func (s nameServer) view(ctx context.Context, name string) view {
 	seen := newView(s)
 	// The errors for types that the server never answers. For AAAA, silence counts as "no such record".
 	failed := map[uint16]error{miekg.TypeCNAME: errTimeout, miekg.TypeA: errTimeout, miekg.TypeAAAA: nil}
-	s.askTypes(ctx, name, []uint16{miekg.TypeCNAME, miekg.TypeA, miekg.TypeAAAA}, func(qtype uint16, m *miekg.Msg, err error) bool {
-		failed[qtype] = err
-		if err == nil {
-			seen.read(m, name)
-			seen.noAlias = seen.noAlias || qtype == miekg.TypeCNAME && len(seen.aliases) == 0
+	s.askTypes(ctx, name, []uint16{miekg.TypeCNAME, miekg.TypeA, miekg.TypeAAAA}, func(a answer) bool {
+		failed[a.qtype] = a.err
+		if a.err == nil {
+			seen.read(a.m, name)
+			seen.noAlias = seen.noAlias || a.qtype == miekg.TypeCNAME && len(seen.aliases) == 0
 		}
 		return len(seen.aliases) > 0 || seen.delegated != nil
 	})
@@ -57,17 +57,16 @@ func (s nameServer) view(ctx context.Context, name string) view {
 func (v *view) read(m *miekg.Msg, name string) {
 	var aliases []string
 	for _, rr := range m.Answer {
-		owner := miekg.CanonicalName(rr.Header().Name)
-		switch rr := rr.(type) {
-		case *miekg.CNAME:
-			target := miekg.CanonicalName(rr.Target)
+		if address, ok := addressOf(rr); ok {
+			v.addresses[address] = true
+		}
+		if alias, ok := rr.(*miekg.CNAME); ok {
+			owner, target := miekg.CanonicalName(alias.Hdr.Name), miekg.CanonicalName(alias.Target)
 			if owner != name {
 				v.chained[owner] = target
 			} else if !slices.Contains(aliases, target) {
 				aliases = append(aliases, target)
 			}
-		case *miekg.A, *miekg.AAAA:
-			v.addresses[addressOf(rr)] = true
 		}
 	}
 	if len(aliases) > 0 {
@@ -110,19 +109,17 @@ var errNoAddress = errors.New("no address")
 func (s nameServer) addressesOf(ctx context.Context, name string) (map[netip.Addr]bool, error) {
 	found := map[netip.Addr]bool{}
 	err := errTimeout
-	s.askTypes(ctx, name, []uint16{miekg.TypeA, miekg.TypeAAAA}, func(_ uint16, m *miekg.Msg, askErr error) bool {
-		if askErr != nil {
-			if err == errTimeout {
-				err = askErr
+	s.askTypes(ctx, name, []uint16{miekg.TypeA, miekg.TypeAAAA}, func(a answer) bool {
+		switch {
+		case a.err == nil:
+			err = errNoAddress
+			for _, rr := range a.m.Answer {
+				if address, ok := addressOf(rr); ok {
+					found[address] = true
+				}
 			}
-			return false
-		}
-		err = errNoAddress
-		for _, rr := range m.Answer {
-			switch rr.(type) {
-			case *miekg.A, *miekg.AAAA:
-				found[addressOf(rr)] = true
-			}
+		case err == errTimeout:
+			err = a.err
 		}
 		return false
 	})
@@ -149,16 +146,9 @@ type lookup struct {
 func (l *lookup) anyResolver(ctx context.Context, name string, qtype uint16) (*miekg.Msg, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	type answer struct {
-		m   *miekg.Msg
-		err error
-	}
 	answers := make(chan answer, len(l.resolvers))
 	for _, r := range l.resolvers {
-		go func() {
-			m, err := r.ask(ctx, name, qtype)
-			answers <- answer{m, err}
-		}()
+		r.begin(ctx, name, qtype, answers)
 	}
 	var best answer
 	for range l.resolvers {
@@ -173,29 +163,21 @@ func (l *lookup) anyResolver(ctx context.Context, name string, qtype uint16) (*m
 	return best.m, best.err
 }
 
-// allAddresses returns the addresses of a name from all resolvers together. If no resolver knows one, it returns one of
-// their errors.
+// allAddresses returns the addresses of a name from all resolvers together. If none knows one, it returns an error.
 func (l *lookup) allAddresses(ctx context.Context, name string) (map[netip.Addr]bool, error) {
 	known := make([]map[netip.Addr]bool, len(l.resolvers))
 	errs := make([]error, len(l.resolvers))
 	l.each(len(known), func(i int) { known[i], errs[i] = l.resolvers[i].addressesOf(ctx, name) })
 	all := map[netip.Addr]bool{}
-	var err error
-	for i := range known {
-		for a := range known[i] {
-			all[a] = true
-		}
-		if errs[i] != nil {
-			err = errs[i]
-		}
+	for _, some := range known {
+		maps.Copy(all, some)
 	}
 	if len(all) > 0 {
-		err = nil
+		return all, nil
 	}
-	return all, err
+	return all, cmp.Or(errs...)
 }
 
-// views asks every resolver about a name.
 func (l *lookup) views(ctx context.Context, name string) []view {
 	views := make([]view, len(l.resolvers))
 	l.each(len(views), func(i int) { views[i] = l.resolvers[i].view(ctx, name) })

@@ -31,8 +31,7 @@ type zoneServers struct {
 	private, addressless []string
 }
 
-// askZone finds the zone that holds a name, and asks its own name servers about the name. It returns no views when
-// no server can be asked.
+// askZone finds the zone that holds a name, and asks its name servers. There are no views when none can be asked.
 func (l *lookup) askZone(ctx context.Context, name string) (zoneServers, []view) {
 	z := l.zoneOf(ctx, name)
 	for range maxCuts {

@@ -124,11 +124,12 @@ func (a *archive) file(name string, mode int64, content []byte) {
 
 func (a *archive) add(h tar.Header, content []byte) {
 	h.Size, h.ModTime = int64(len(content)), a.time
-	if err := a.w.WriteHeader(&h); err != nil {
-		panic(err) // the names are short, and a buffer takes everything
+	err := a.w.WriteHeader(&h)
+	if err == nil {
+		_, err = a.w.Write(content)
 	}
-	if _, err := a.w.Write(content); err != nil {
-		panic(err)
+	if err != nil {
+		panic(err) // the names are short, and a buffer takes everything
 	}
 }
 

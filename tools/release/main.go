@@ -51,18 +51,8 @@ func main() {
 }
 
 func (r *release) make() error {
-	if err := r.identify(); err != nil {
-		return err
-	}
-	if err := os.RemoveAll(r.out); err != nil {
-		return err
-	}
-	for _, architecture := range r.architectures {
-		if err := r.build(architecture); err != nil {
-			return err
-		}
-	}
-	for _, step := range []func() error{r.smoke, r.document, r.packages, r.image, r.sbom} {
+	clear := func() error { return os.RemoveAll(r.out) }
+	for _, step := range []func() error{r.identify, clear, r.build, r.smoke, r.document, r.packages, r.image, r.sbom} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -102,12 +92,17 @@ func (r *release) binary(architecture string) string {
 	return filepath.Join(r.out, fmt.Sprintf("mtagd-%s-linux-%s", r.version, architecture))
 }
 
-// build makes a static binary. Settings of the machine that would change it are left out.
-func (r *release) build(architecture string) error {
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-pgo="+r.pgo,
-		"-ldflags=-s -w -X main.release="+r.version+" -X main.commit="+r.commit, "-o", r.binary(architecture), "./cmd/mtagd")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+architecture, "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off")
-	return run(cmd)
+// build makes static binaries. Settings of the machine that would change them are left out.
+func (r *release) build() error {
+	for _, architecture := range r.architectures {
+		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-pgo="+r.pgo,
+			"-ldflags=-s -w -X main.release="+r.version+" -X main.commit="+r.commit, "-o", r.binary(architecture), "./cmd/mtagd")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+architecture, "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off")
+		if err := run(cmd); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // document has the binary write its man pages and completions.

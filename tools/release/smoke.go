@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -60,11 +61,7 @@ func (r *release) try(command []string) (err error) {
 	defer func() {
 		timeout.Stop()
 		stopped := service.Process.Signal(syscall.SIGTERM)
-		for _, also := range []error{stopped, service.Wait()} {
-			if err == nil {
-				err = also
-			}
-		}
+		err = errors.Join(err, stopped, service.Wait())
 	}()
 	var url string
 	for lines := bufio.NewScanner(out); url == "" && lines.Scan(); {

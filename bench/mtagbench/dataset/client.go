@@ -28,17 +28,21 @@ func NewClient(address, host, key string) (*Client, error) {
 // AddMerchant creates a merchant with a client-side and a preverified tag. It returns a dataset without events.
 func (c *Client) AddMerchant(name string) (d Dataset, err error) {
 	var merchant struct{ MerchantID string }
-	if err := c.call("POST", "/v1/partners/merchant", map[string]string{"name": name}, &merchant); err != nil {
+	if err := c.create("/v1/partners/merchant", map[string]string{"name": name}, &merchant); err != nil {
 		return d, err
 	}
 	d.Merchant = merchant.MerchantID
 	for _, kind := range []string{"client-side", "preverified"} {
 		var tag struct{ TagID, Host string }
-		if err := c.call("POST", "/v1/partners/tracktag/generate", map[string]string{"merchantId": d.Merchant, "type": kind}, &tag); err != nil {
+		if err := c.create("/v1/partners/tracktag/generate", map[string]string{"merchantId": d.Merchant, "type": kind}, &tag); err != nil {
 			return d, err
 		}
 		id := url.PathEscape(tag.TagID)
-		if err := c.call("GET", "/v1/partners/tracktag/"+id, nil, &tag); err != nil {
+		answer, err := c.ask("GET", "/v1/partners/tracktag/"+id, nil)
+		if err == nil {
+			err = json.Unmarshal(answer, &tag)
+		}
+		if err != nil {
 			return d, err
 		}
 		d.Tags = append(d.Tags, Tag{id, tag.Host})
@@ -46,16 +50,13 @@ func (c *Client) AddMerchant(name string) (d Dataset, err error) {
 	return d, nil
 }
 
-// call sends in as JSON (nil: no body), and decodes the answer into out.
-func (c *Client) call(method, path string, in, out any) error {
-	var body []byte
-	if in != nil {
-		var err error
-		if body, err = json.Marshal(in); err != nil {
-			return err
-		}
+// create posts in as JSON, and decodes the answer into out.
+func (c *Client) create(path string, in map[string]string, out any) error {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return err
 	}
-	answer, err := c.ask(method, path, body)
+	answer, err := c.ask("POST", path, body)
 	if err != nil {
 		return err
 	}

@@ -31,8 +31,7 @@ type Manifest struct {
 	Others       int // all merchants except the large one, including the small one
 }
 
-// setEvents spreads events over a span. It rounds their number down to a multiple of the cycle, so that each tag has
-// each name equally often.
+// setEvents spreads events over a span. It rounds their number down, so that each tag has each name equally often.
 func (d *Dataset) setEvents(events int, start time.Time, span time.Duration) {
 	cycle := d.cycle()
 	d.Events = max(events/cycle, 1) * cycle
@@ -78,8 +77,7 @@ const (
 )
 
 // Fill creates the small merchant, others-1 more, and then the large one, and sends their events. The large one has the
-// given number of events. All are spread over the last days. The result is that of the phase that sent the large
-// merchant's events.
+// given number of events. All are spread over the last days. The result is that of the large one's phase.
 func Fill(ctx context.Context, api *Client, events, days, others int) (*Manifest, *load.Result, error) {
 	start := time.Now().UTC().Truncate(time.Second).AddDate(0, 0, -days)
 	span := time.Duration(days)*24*time.Hour - time.Hour // the last event is an hour ago
@@ -96,9 +94,9 @@ func Fill(ctx context.Context, api *Client, events, days, others int) (*Manifest
 			err = fmt.Errorf("%d of %d events were accepted in %v", r.Events, d.Events, fillTimeout)
 		}
 		if err != nil {
-			err = fmt.Errorf("fill %q: %w", name, err)
+			return d, nil, fmt.Errorf("fill %q: %w", name, err)
 		}
-		return d, r, err
+		return d, r, nil
 	}
 	made := &Manifest{Others: others}
 	var err error
@@ -115,7 +113,6 @@ func Fill(ctx context.Context, api *Client, events, days, others int) (*Manifest
 	return made, r, err
 }
 
-// filler makes the requests that send a dataset.
 type filler struct {
 	*Dataset
 	targets []load.Target // of each tag

@@ -88,7 +88,7 @@ func TestQueries(t *testing.T) {
 	d := testDataset(2, 4000)
 	for _, k := range kinds {
 		for i := range 100 {
-			q := k.draw(d, rand.New(rand.NewPCG(7, uint64(i))))
+			q := k.query(d, rand.New(rand.NewPCG(7, uint64(i))))
 			if q.total > 0 && q.returned == 0 || q.returned > 100 || q.total > d.Events {
 				t.Errorf("%s: %d of %d: %s", k.name, q.returned, q.total, q.path)
 			}

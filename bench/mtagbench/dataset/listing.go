@@ -1,5 +1,4 @@
-// Package dataset makes events whose listings are known beforehand, sends them to a running server, and then times and
-// checks listing queries.
+// Package dataset sends events whose listings are known beforehand to a server, and then times and checks queries.
 //
 // Read in this order:
 //
@@ -31,59 +30,44 @@ type Listing struct {
 }
 
 // ListEachKind times n queries of each kind on both datasets in turns, and checks every answer.
-func ListEachKind(ctx context.Context, api *Client, m *Manifest, n int) (all []Listing, err error) {
-	for number, k := range kinds {
-		l, err := timeBoth(ctx, api, m, k.name, n, func(d *Dataset, i int) (string, func([]byte) error) {
-			q := k.draw(d, rand.New(rand.NewPCG(uint64(number), uint64(i))))
-			return q.path, q.check
-		})
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, l)
-	}
-	return all, nil
+func ListEachKind(ctx context.Context, api *Client, m *Manifest, n int) ([]Listing, error) {
+	return timeEach(ctx, api, m, n, 0, kinds)
 }
 
 // SummarizeEachKind does the same for summaries.
-func SummarizeEachKind(ctx context.Context, api *Client, m *Manifest, n int) (all []Listing, err error) {
-	for number, k := range summaryKinds {
-		l, err := timeBoth(ctx, api, m, k.name, n, func(d *Dataset, i int) (string, func([]byte) error) {
-			return k.draw(d, rand.New(rand.NewPCG(uint64(100+number), uint64(i))))
-		})
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, l)
-	}
-	return all, nil
+func SummarizeEachKind(ctx context.Context, api *Client, m *Manifest, n int) ([]Listing, error) {
+	return timeEach(ctx, api, m, n, 100, summaryKinds)
 }
 
-// timeBoth times n requests on both datasets in turns, and checks every answer. draw makes the i-th request on a dataset.
-func timeBoth(ctx context.Context, api *Client, m *Manifest, kind string, n int, draw func(d *Dataset, i int) (path string, check func([]byte) error)) (Listing, error) {
-	l := Listing{Kind: kind, Large: load.NewHistogram(), Small: load.NewHistogram()}
-	for i := range n {
-		for _, side := range []struct {
-			data *Dataset
-			took *load.Histogram
-		}{{&m.Large, l.Large}, {&m.Small, l.Small}} {
-			path, check := draw(side.data, i)
-			began := time.Now()
-			body, err := api.ask("GET", path, nil)
-			took := time.Since(began)
-			if err != nil {
-				return l, err
+type drawing interface {
+	fmt.Stringer
+	draw(d *Dataset, random *rand.Rand) (path string, check func(body []byte) error)
+}
+
+func timeEach[K drawing](ctx context.Context, api *Client, m *Manifest, n int, seed uint64, kinds []K) (all []Listing, err error) {
+	for number, k := range kinds {
+		l := Listing{Kind: k.String(), Large: load.NewHistogram(), Small: load.NewHistogram()}
+		all = append(all, l)
+		for i := range n {
+			for data, times := range map[*Dataset]*load.Histogram{&m.Large: l.Large, &m.Small: l.Small} {
+				path, check := k.draw(data, rand.New(rand.NewPCG(seed+uint64(number), uint64(i))))
+				began := time.Now()
+				body, err := api.ask("GET", path, nil)
+				took := time.Since(began)
+				if err != nil {
+					return nil, err
+				}
+				if err := check(body); err != nil {
+					return nil, fmt.Errorf("%s: %w", path, err)
+				}
+				times.Record(took)
 			}
-			if err := check(body); err != nil {
-				return l, fmt.Errorf("%s: %w", path, err)
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
 			}
-			side.took.Record(took)
-		}
-		if ctx.Err() != nil {
-			return l, ctx.Err()
 		}
 	}
-	return l, nil
+	return all, nil
 }
 
 // ListSteadily sends rate queries per second at fixed times, the kinds in turn, and reports how long each took from its
@@ -99,8 +83,8 @@ func ListSteadily(ctx context.Context, api *Client, d *Dataset, rate float64, du
 		if err := store.Sleep(ctx, intended-time.Since(began)); err != nil {
 			return err
 		}
-		q := kinds[n%len(kinds)].draw(d, random)
-		if _, err := api.ask("GET", q.path, nil); err != nil {
+		path, _ := kinds[n%len(kinds)].draw(d, random)
+		if _, err := api.ask("GET", path, nil); err != nil {
 			return err
 		}
 		report(time.Since(began) - intended)
@@ -132,9 +116,16 @@ var kinds = []kind{
 	{name: "by name, names, range, one tag", byName: true, filter: true, ranged: true, tagged: true},
 }
 
-// draw makes a random query. From the same random numbers it makes comparable queries for datasets of different sizes:
+func (k kind) String() string { return k.name }
+
+func (k kind) draw(d *Dataset, random *rand.Rand) (path string, check func(body []byte) error) {
+	q := k.query(d, random)
+	return q.path, q.check
+}
+
+// query makes a random query. From the same random numbers it makes comparable queries for datasets of different sizes:
 // its range and its page are at the same fraction of the whole.
-func (k kind) draw(d *Dataset, random *rand.Rand) query {
+func (k kind) query(d *Dataset, random *rand.Rand) query {
 	q := query{byName: k.byName, asc: random.IntN(2) == 0}
 	limit := []int{1, 12, 100}[random.IntN(3)]
 	v := url.Values{"merchantId": {d.Merchant}, "limit": {strconv.Itoa(limit)}}
@@ -157,8 +148,7 @@ func (k kind) draw(d *Dataset, random *rand.Rand) query {
 	if k.ranged {
 		a, b := random.Float64(), random.Float64()
 		lo = int(min(a, b) * float64(d.Events))
-		hi = int(max(a, b)*float64(d.Events)) + 1
-		hi = min(hi, d.Events)
+		hi = min(int(max(a, b)*float64(d.Events))+1, d.Events)
 		v.Set("startDate", d.at(lo).Format(time.RFC3339Nano))
 		v.Set("endDate", d.at(hi-1).Format("2006-01-02T15:04:05.000000Z"))
 	}

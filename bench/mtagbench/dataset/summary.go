@@ -10,7 +10,6 @@ import (
 	"mtagd/bench"
 )
 
-// summaryKind is a kind of summary.
 type summaryKind struct {
 	name   string
 	bucket string
@@ -25,6 +24,8 @@ var summaryKinds = []summaryKind{
 	{name: "days by name", bucket: "day", byName: true},
 	{name: "hours of a range by name", bucket: "hour", byName: true, ranged: true},
 }
+
+func (k summaryKind) String() string { return k.name }
 
 // summaryDays is how long a range with hours is.
 const summaryDays = 10

@@ -193,8 +193,7 @@ func (g *generator) count(r *request, answer *fasthttp.Response, err error) bool
 	return true
 }
 
-// accepted is the number of events that the server accepted: 1 with status 201; N with status 200, the answer to a batch,
-// {"accepted":N,….
+// accepted is the number of accepted events: 1 with status 201; N with status 200, the answer to a batch, {"accepted":N,….
 func accepted(answer *fasthttp.Response) int {
 	if answer.StatusCode() == fasthttp.StatusCreated {
 		return 1
@@ -208,8 +207,7 @@ func accepted(answer *fasthttp.Response) int {
 	return n
 }
 
-// countUnsent counts requests that were due but never sent. If these did not count, a server that stalls would look better
-// than one that is slow.
+// countUnsent counts requests that were due but never sent: else a server that stalls would look better than a slow one.
 func (g *generator) countUnsent() {
 	if g.phase.Rate == 0 || g.exhausted {
 		return

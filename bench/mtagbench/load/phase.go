@@ -37,8 +37,7 @@ const (
 	Browser                // with all that the browser tag sends; bench.BrowserEventSize bytes
 )
 
-// Marks is an endless source of POST /mark requests for one tag, each with batch events. With batch 1, the body is an
-// object, not an array. The target's path is /mark/:tagId.
+// Marks is an endless source of POST /mark requests for one tag, each with batch events; with 1, the body is an object.
 func Marks(t Target, kind Kind, batch int) func(b []byte) (request []byte, events int) {
 	size := bench.EventSize
 	if kind == Browser {

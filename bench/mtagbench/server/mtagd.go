@@ -50,10 +50,7 @@ type Mtagd struct {
 // StartMtagd makes a partner with preverified access in an empty or new data directory, and starts the server on it.
 func (g *Group) StartMtagd(program, data string) (*Mtagd, error) {
 	m := &Mtagd{group: g, program: program, data: data, storage: []string{"--data", data}}
-	if err := m.addPartner(); err != nil {
-		return nil, err
-	}
-	return m, m.Start()
+	return m, m.open()
 }
 
 // StartNodes makes such a partner in an empty database, and starts nodes on it. Each has its own directory below dir.
@@ -63,14 +60,8 @@ func (g *Group) StartNodes(program, database, dir string, n int) (nodes []*Mtagd
 		m := &Mtagd{group: g, program: program, data: data, storage: []string{"--data", data, "--store", database}}
 		if i > 0 {
 			m.key = nodes[0].key
-			err = os.MkdirAll(data, 0o700)
-		} else {
-			err = m.addPartner()
 		}
-		if err != nil {
-			return nodes, err
-		}
-		if err := m.Start(); err != nil {
+		if err := m.open(); err != nil {
 			return nodes, err
 		}
 		nodes = append(nodes, m)
@@ -78,10 +69,13 @@ func (g *Group) StartNodes(program, database, dir string, n int) (nodes []*Mtagd
 	return nodes, nil
 }
 
-// addPartner makes a partner with preverified access and a key.
-func (m *Mtagd) addPartner() error {
+// open starts the server for the first time. Without a key it first makes a partner with preverified access, and a key.
+func (m *Mtagd) open() error {
 	if err := os.MkdirAll(m.data, 0o700); err != nil {
 		return err
+	}
+	if m.key != "" {
+		return m.Start()
 	}
 	var partner struct{ PartnerID string }
 	if err := m.operate(&partner, "partner", "add", "--name", "Benchmark"); err != nil {
@@ -95,7 +89,7 @@ func (m *Mtagd) addPartner() error {
 		return err
 	}
 	m.key = key.APIKey
-	return nil
+	return m.Start()
 }
 
 // operate runs an operator command, and decodes what it prints unless out is nil.
@@ -166,7 +160,6 @@ func loggedValue(message, key string) func(line string) string {
 	}
 }
 
-// AdminPage fetches a page of the admin address.
 func (m *Mtagd) AdminPage(path string) ([]byte, error) {
 	request, err := http.NewRequestWithContext(m.group.ctx, http.MethodGet, "http://"+m.adminAddress+path, nil)
 	if err != nil {

@@ -76,7 +76,6 @@ func StartPostgres(temp string) (p *Postgres, err error) {
 // URL is the address of the database.
 func (p *Postgres) URL() string { return p.Primary.URL(benchDatabase) }
 
-// Close ends the servers and removes their files.
 func (p *Postgres) Close() (err error) {
 	if p.Conn != nil {
 		err = p.Conn.Close(context.Background())
@@ -88,6 +87,8 @@ func (p *Postgres) Close() (err error) {
 	}
 	return err
 }
+
+const userHZ = 100 // of /proc, on all platforms
 
 // CPUTime is the processor time that a server's processes have used, those that have ended included.
 func CPUTime(s *pgtest.Server) (time.Duration, error) {
@@ -116,8 +117,6 @@ func CPUTime(s *pgtest.Server) (time.Duration, error) {
 	return time.Duration(seconds * float64(time.Second)), nil
 }
 
-const userHZ = 100 // of /proc, on all platforms
-
 // The peer of the engine on PostgreSQL: a table that has one row for each request, filled as people do it.
 const (
 	createQueue = `CREATE TABLE queue (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, created timestamptz NOT NULL DEFAULT now(), payload json NOT NULL)`
@@ -144,7 +143,7 @@ func (g *Group) StartQueues(p *Postgres, n, connections int) (servers []*Process
 		return nil, nil, err
 	}
 	for range n {
-		process, target, err := g.startOwn("queue", p.URL(), strconv.Itoa(connections))
+		process, target, err := g.StartOwn("queue", p.URL(), strconv.Itoa(connections))
 		if err != nil {
 			return servers, nil, err
 		}

@@ -187,13 +187,8 @@ func (p *Process) takePeakMemory() int64 {
 	return taken
 }
 
-// StartFile starts the synced file, with the name of a new file.
-func (g *Group) StartFile(file string) (*Process, load.Target, error) {
-	return g.startOwn("file", file)
-}
-
-// startOwn starts a server that is a hidden command of this program, and prints its address.
-func (g *Group) startOwn(command string, args ...string) (p *Process, t load.Target, err error) {
+// StartOwn starts a server that is a hidden command of this program, and prints its address.
+func (g *Group) StartOwn(command string, args ...string) (p *Process, t load.Target, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, t, err

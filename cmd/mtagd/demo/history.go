@@ -70,8 +70,7 @@ var sources = []source{
 	{"google", "cpc", "autumn-glazes", 0.32}, {"instagram", "paid_social", "made-by-hand", 0.2}, {"newsletter", "email", "new-in-the-kiln", 0.14}, {share: 0.34},
 }
 
-// invent makes up the sessions of all days: more each week, fewer at the weekend, most in the evening, and a sale in the
-// tenth week.
+// invent makes up the sessions of all days: more each week, fewer at the weekend, most in the evening, and a sale.
 func (h *history) invent(sessions float64) {
 	first := h.now.UTC().Truncate(24*time.Hour).AddDate(0, 0, 1-historyDays)
 	for day := range historyDays {

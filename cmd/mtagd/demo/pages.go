@@ -102,8 +102,7 @@ func (s *Shop) events(ctx *fasthttp.RequestCtx) {
 var site embed.FS
 
 // fill returns a file of site with values in place of {{name}}. pairs are names and their values, which are HTML. It is no
-// html/template, because that calls methods by a name that the linker does not know: the binary would be larger by
-// megabytes.
+// html/template, which calls methods by name: the linker would keep all, megabytes of them.
 func fill(file string, pairs ...string) string {
 	text, err := site.ReadFile("site/" + file)
 	if err != nil {
@@ -168,7 +167,6 @@ func (p product) drawing() string {
 	return fill("drawings/"+p.ID+".svg", "name", html.EscapeString(p.Name))
 }
 
-// price returns the price with two decimals.
 func (p product) price() string { return strconv.FormatFloat(p.Price, 'f', 2, 64) }
 
 // product is a piece that the shop sells.

@@ -83,8 +83,7 @@ func (s *Shop) findPartner(ctx context.Context) error {
 		return err
 	}
 	s.partner = partner.ID
-	_, s.apiKey, err = s.Engine.IssueKey(ctx, partner.ID, store.KeyOptions{})
-	if err != nil {
+	if _, s.apiKey, err = s.Engine.IssueKey(ctx, partner.ID, store.KeyOptions{}); err != nil {
 		return err
 	}
 	return os.WriteFile(s.KeyFile, []byte(s.apiKey+"\n"), 0o600)

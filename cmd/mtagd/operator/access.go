@@ -14,7 +14,6 @@ import (
 	"mtagd/store"
 )
 
-// KeyCommands are the subcommands of "mtagd key".
 type KeyCommands struct {
 	Issue  keyIssue  `cmd:"" help:"Issue an API key. Its text is shown only this once."`
 	List   keyList   `cmd:"" help:"List the API keys of a partner, without their secrets."`
@@ -57,11 +56,7 @@ type keyList struct {
 
 func (c keyList) apply(ctx context.Context, control store.Control) (any, error) {
 	keys, err := control.Keys(ctx, c.Partner)
-	views := make([]keyView, len(keys))
-	for i, k := range keys {
-		views[i] = viewKey(k)
-	}
-	return views, err
+	return views(keys, viewKey), err
 }
 
 type keyRevoke struct {
@@ -88,8 +83,7 @@ func viewKey(k store.Key) keyView {
 	return keyView{k.ID, k.Name, k.Scope.String(), k.Personal, timestamp(k.CreatedAt), (*timestamp)(k.ExpiresAt), (*timestamp)(k.RevokedAt), timestamp(k.LastUsedAt)}
 }
 
-// lifetime is how long a key is valid. Zero means that it never expires. On the command line, only leaving out the flag
-// means that: the flag refuses zero.
+// lifetime is how long a key is valid. Zero means for ever; the flag itself refuses zero.
 type lifetime time.Duration
 
 const (
@@ -123,7 +117,6 @@ func ParseLifetime(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// ConsoleCommands are the subcommands of "mtagd console".
 type ConsoleCommands struct {
 	Link consoleLink `cmd:"" help:"Make a link that signs in to the web console. It can be used once, within 15 minutes."`
 	End  consoleEnd  `cmd:"" help:"End all sessions of a partner or of operators, and their links: the next request is refused."`
@@ -184,7 +177,6 @@ func checkWho(partner store.PartnerID, operators bool) error {
 	return nil
 }
 
-// SecretCommands are the subcommands of "mtagd secret".
 type SecretCommands struct {
 	Rotate secretRotate `cmd:"" help:"Make a new key in the key file, and encrypt the secrets of all destinations by it. The old keys stay in the file: drop them when no backup needs them. Copy the file to the other nodes."`
 }

@@ -28,7 +28,6 @@ type AuditCommand struct {
 // maxAuditLimit bounds the memory of an answer.
 const maxAuditLimit = 100_000
 
-// Validate checks the limit.
 func (c AuditCommand) Validate() error {
 	if c.Limit < 1 || c.Limit > maxAuditLimit {
 		return store.Invalid("--limit", "must be from 1 to %d", maxAuditLimit)
@@ -42,7 +41,6 @@ func (c AuditCommand) apply(ctx context.Context, control store.Control) (any, er
 	return entries, err
 }
 
-// Print prints the result of the command.
 func (c AuditCommand) Print(w io.Writer, result []byte) error {
 	var entries []store.AuditEntry
 	if err := json.Unmarshal(result, &entries); err != nil {
@@ -72,21 +70,14 @@ func PrintList[T any](w io.Writer, asJSON bool, items []T, head string, row func
 }
 
 func actorText(a store.Actor) string {
-	if a.Name == "" {
-		return string(a.Kind)
-	}
-	return string(a.Kind) + " " + a.Name
+	return strings.TrimSpace(string(a.Kind) + " " + a.Name)
 }
 
 func detailText(e store.AuditEntry) string {
-	switch {
-	case e.Reason == "":
+	if e.Reason == "" {
 		return e.Detail
-	case e.Detail == "":
-		return "reason: " + e.Reason
-	default:
-		return e.Detail + ", reason: " + e.Reason
 	}
+	return strings.TrimPrefix(e.Detail+", reason: "+e.Reason, ", ")
 }
 
 // moment is a time on the command line.

@@ -53,8 +53,7 @@ func (c Client) Run(ctx context.Context, command Command) (result []byte, err er
 	return result, err
 }
 
-// WhileInUse repeats try for up to ten seconds while the data is in use: a server is starting or stopping, or another
-// command runs.
+// WhileInUse repeats try for up to ten seconds while the data is in use, as by a server that starts or stops.
 func WhileInUse(ctx context.Context, try func() error) error {
 	deadline, cancel := context.WithTimeout(ctx, busyTimeout)
 	defer cancel()
@@ -65,7 +64,6 @@ func WhileInUse(ctx context.Context, try func() error) error {
 	}
 }
 
-// send runs a command in the running server.
 func (c Client) send(ctx context.Context, command Command) ([]byte, error) {
 	timeout := answerTimeout
 	if _, long := command.(secretRotate); long { // it writes each destination
@@ -157,8 +155,7 @@ func Dial(ctx context.Context, data string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", path)
 }
 
-// IsNoServer reports whether there is no socket, or one that a killed server left behind. All other errors come from a
-// server that did not answer.
+// IsNoServer reports whether there is no socket, or one that a killed server left behind. Other errors come from a server.
 func IsNoServer(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ECONNREFUSED)
 }

@@ -33,7 +33,6 @@ import (
 	"mtagd/store"
 )
 
-// Commands are all commands.
 type Commands struct {
 	Partner  PartnerCommands  `cmd:"" help:"Manage partners. Works with and without a running server."`
 	Key      KeyCommands      `cmd:"" help:"Manage API keys. Works with and without a running server."`
@@ -45,8 +44,7 @@ type Commands struct {
 	Audit    AuditCommand     `cmd:"" help:"Show who changed what. Works with and without a running server."`
 }
 
-// Command is an operator command. If the values of its flags need a check, it has a method Validate, which the
-// parser of the command line calls.
+// Command is an operator command. Its method Validate, if there is one, checks the flags: the parser calls it.
 type Command interface {
 	// apply runs the command and returns its result, which is printed as JSON.
 	apply(ctx context.Context, control store.Control) (any, error)
@@ -63,6 +61,15 @@ func (t timestamp) MarshalJSON() ([]byte, error) {
 		return []byte("null"), nil
 	}
 	return append(store.AppendTime([]byte{'"'}, time.Time(t)), '"'), nil
+}
+
+// views returns what is shown of each item: a list, never null.
+func views[T, V any](items []T, view func(T) V) []V {
+	all := make([]V, len(items))
+	for i, item := range items {
+		all[i] = view(item)
+	}
+	return all
 }
 
 // limitHelp is shown after the one line of help of the commands that set limits.
@@ -127,7 +134,6 @@ func (s *setting) decode(ctx *kong.DecodeContext, parse func(text string) (store
 	return err
 }
 
-// count is a limit that is a number.
 type count struct{ setting }
 
 func (c *count) Decode(ctx *kong.DecodeContext) error { return c.decode(ctx, parseCount) }
@@ -140,7 +146,6 @@ func parseCount(text string) (store.Limit, error) {
 	return store.Limit(n), nil
 }
 
-// size is a limit in bytes.
 type size struct{ setting }
 
 func (s *size) Decode(ctx *kong.DecodeContext) error { return s.decode(ctx, parseSize) }
@@ -156,8 +161,7 @@ func parseSize(text string) (store.Limit, error) {
 // ParseSize parses a size in bytes, such as 64MiB.
 func ParseSize(text string) (bytes int64, err error) {
 	n, err := humanize.ParseBytes(text)
-	// A number without a unit is more likely a mistake than a number of bytes. A comma would separate thousands, but some
-	// write it for the decimal point.
+	// A number without a unit is more likely a mistake than a number of bytes. Some write a comma for the decimal point.
 	unit := strings.TrimLeft(text, "0123456789.")
 	if err != nil || n == 0 || n > math.MaxInt64 || unit == "" || unit[0] == ',' {
 		return 0, fmt.Errorf("must be a size such as 64MiB or 1.5GiB, not %q", text)

@@ -7,7 +7,6 @@ import (
 	"mtagd/store"
 )
 
-// MerchantCommands are the subcommands of "mtagd merchant".
 type MerchantCommands struct {
 	List    merchantList    `cmd:"" help:"List the merchants of a partner with their tags."`
 	Show    merchantShow    `cmd:"" help:"Show a merchant, its tags and its partner."`
@@ -30,17 +29,15 @@ func (c merchantList) apply(ctx context.Context, control store.Control) (any, er
 	if err != nil {
 		return nil, err
 	}
-	views := []merchantView{}
+	all := []merchantView{}
 	for {
-		page, total, err := control.Merchants(ctx, store.MerchantQuery{Partner: p.ID, Offset: len(views), Limit: 1000})
+		page, total, err := control.Merchants(ctx, store.MerchantQuery{Partner: p.ID, Offset: len(all), Limit: 1000})
 		if err != nil {
 			return nil, err
 		}
-		for _, m := range page {
-			views = append(views, viewMerchant(p, m))
-		}
-		if len(page) == 0 || len(views) >= total {
-			return views, nil
+		all = append(all, views(page, func(m store.Merchant) merchantView { return viewMerchant(p, m) })...)
+		if len(page) == 0 || len(all) >= total {
+			return all, nil
 		}
 	}
 }
@@ -195,9 +192,5 @@ type merchantView struct {
 }
 
 func viewMerchant(p store.Partner, m store.Merchant) merchantView {
-	view := merchantView{m.ID, m.Name, m.Domain, timestamp(m.CreatedAt), m.Suspended, m.Limits, m.Retention.String(), refPartner(p), []tagView{}, m.IdentityRequiresSecret}
-	for _, t := range m.Tags {
-		view.Tags = append(view.Tags, viewTag(t))
-	}
-	return view
+	return merchantView{m.ID, m.Name, m.Domain, timestamp(m.CreatedAt), m.Suspended, m.Limits, m.Retention.String(), refPartner(p), views(m.Tags, viewTag), m.IdentityRequiresSecret}
 }

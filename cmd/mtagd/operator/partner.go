@@ -1,13 +1,14 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 
 	"mtagd/store"
 )
 
-// PartnerCommands are the subcommands of "mtagd partner".
 type PartnerCommands struct {
 	Add       partnerAdd       `cmd:"" help:"Create a partner."`
 	List      partnerList      `cmd:"" help:"List all partners."`
@@ -37,11 +38,7 @@ type partnerList struct{}
 
 func (partnerList) apply(ctx context.Context, control store.Control) (any, error) {
 	partners, err := control.Partners(ctx)
-	views := make([]partnerView, len(partners))
-	for i, p := range partners {
-		views[i] = viewPartner(p)
-	}
-	return views, err
+	return views(partners, viewPartner), err
 }
 
 type partnerPreverify struct {
@@ -158,15 +155,10 @@ func (c partnerLimit) apply(ctx context.Context, control store.Control) (any, er
 // findPartner returns a partner. KindNotFound: partner.
 func findPartner(ctx context.Context, control store.Control, id store.PartnerID) (store.Partner, error) {
 	partners, err := control.Partners(ctx)
-	if err != nil {
-		return store.Partner{}, err
+	if i := slices.IndexFunc(partners, func(p store.Partner) bool { return p.ID == id }); i >= 0 {
+		return partners[i], err
 	}
-	for _, p := range partners {
-		if p.ID == id {
-			return p, nil
-		}
-	}
-	return store.Partner{}, store.NotFound("partner")
+	return store.Partner{}, cmp.Or(err, store.NotFound("partner"))
 }
 
 type partnerView struct {

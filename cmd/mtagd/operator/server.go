@@ -48,8 +48,7 @@ func (l listener) Close() error {
 	return l.Listener.Close()
 }
 
-// ConnContext is the http.Server.ConnContext for a listener of Listen. Commands on a connection count as those of the system
-// user at its other end.
+// ConnContext is the http.Server.ConnContext for a listener of Listen. Commands count as those of the user at the other end.
 func ConnContext(ctx context.Context, conn net.Conn) context.Context {
 	socket, is := conn.(*net.UnixConn)
 	if !is {
@@ -132,8 +131,7 @@ func Decode(w http.ResponseWriter, r *http.Request, message any) bool {
 	return err == nil
 }
 
-// wireError makes the error that is sent over the socket. It has the kind and the text of err, even internal details:
-// only operators read it.
+// wireError makes the error that is sent over the socket. It has the whole text of err: only operators read it.
 func wireError(err error) *store.Error {
 	if e, ok := errors.AsType[*store.Error](err); ok {
 		return e

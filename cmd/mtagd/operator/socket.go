@@ -29,9 +29,8 @@ const (
 	statusFailed = http.StatusUnprocessableEntity // the body is a store.Error
 )
 
-// socketPath returns a path of the operator socket that is short enough for the system. A socket's path is limited to
-// 108 bytes, a data directory's is not. If the path is too long, the directory's entry under /proc replaces the
-// directory; that path is valid until release is called.
+// socketPath returns a path of the operator socket that is short enough for the system: at most 108 bytes. If the path is
+// too long, the directory's entry under /proc replaces the directory; that path is valid until release is called.
 func socketPath(data string) (path string, release func(), err error) {
 	const maxLength = 100
 	path = filepath.Join(data, socketName)

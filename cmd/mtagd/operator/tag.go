@@ -8,7 +8,6 @@ import (
 	"mtagd/store"
 )
 
-// TagCommands are the subcommands of "mtagd tag".
 type TagCommands struct {
 	Show    tagShow    `cmd:"" help:"Show a tag, its merchant and its partner."`
 	Suspend tagSuspend `cmd:"" help:"Suspend a tag: it accepts no events from the next request on."`
@@ -89,7 +88,6 @@ type merchantRef struct {
 	Suspended bool             `json:"suspended"`
 }
 
-// DomainCommands are the subcommands of "mtagd domain".
 type DomainCommands struct {
 	List    domainList    `cmd:"" help:"List the domains that are taken: root domains of server-side tags, and tracking domains."`
 	Release domainRelease `cmd:"" help:"Take a root domain away from its tag, so that another merchant can register it."`
@@ -114,17 +112,14 @@ func (c domainList) apply(ctx context.Context, control store.Control) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	views := []domainView{}
-	for _, claim := range claims {
-		views = append(views, viewClaim(claim))
-	}
+	all := views(claims, viewClaim)
 	for _, p := range partners {
 		if p.PreverifiedEnabled() {
-			views = append(views, domainView{Domain: p.TrackingDomain, State: "tracking", Partner: p.ID, Host: p.TrackingDomain})
+			all = append(all, domainView{Domain: p.TrackingDomain, State: "tracking", Partner: p.ID, Host: p.TrackingDomain})
 		}
 	}
-	store.Sort(views, func(a, b domainView) int { return cmp.Compare(a.Domain, b.Domain) })
-	return views, nil
+	store.Sort(all, func(a, b domainView) int { return cmp.Compare(a.Domain, b.Domain) })
+	return all, nil
 }
 
 type domainRelease struct {

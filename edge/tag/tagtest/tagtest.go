@@ -85,10 +85,8 @@ type Faulty struct {
 	OnRecord func([]store.Mark) error // nil: the engine records
 }
 
-// Ready implements store.Engine.
 func (f *Faulty) Ready() error { return f.NotReady }
 
-// Record implements store.Engine.
 func (f *Faulty) Record(ctx context.Context, marks []store.Mark) error {
 	if f.OnRecord != nil {
 		return f.OnRecord(marks)

@@ -67,6 +67,19 @@ func newBackground(stop context.Context, off bool) *background {
 	return b
 }
 
+// newGauge returns a metric that value returns.
+func newGauge(name, help string, value func() float64) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
+}
+
+// oneIf is the value of a metric of what is or is not so.
+func oneIf(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
 func (b *background) metrics() []prometheus.Collector {
 	return []prometheus.Collector{b.worked, b.paused}
 }

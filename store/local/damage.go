@@ -88,14 +88,8 @@ func (d *damageLog) metrics() []prometheus.Collector {
 		}
 	}
 	return []prometheus.Collector{
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "mtagd_damaged_chunks",
-			Help: "Chunks of events that were found damaged.",
-		}, count(func(note) uint64 { return 1 })),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "mtagd_damaged_events",
-			Help: "Events in damaged chunks, as far as their number is known.",
-		}, count(func(n note) uint64 { return n.Events })),
+		newGauge("mtagd_damaged_chunks", "Chunks of events that were found damaged.", count(func(note) uint64 { return 1 })),
+		newGauge("mtagd_damaged_events", "Events in damaged chunks, as far as their number is known.", count(func(n note) uint64 { return n.Events })),
 	}
 }
 

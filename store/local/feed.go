@@ -24,10 +24,11 @@ const (
 // Feed implements store.Feed. It reads the archive, and then the journal, until the end of the query. In the journal it
 // skips chunks that are known to have no events of the merchants.
 func (r *reader) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Received) bool) (store.FeedEnd, error) {
-	if !r.beginReading() {
-		return store.FeedEnd{}, store.Unavailable("the service is stopping")
+	_, done, err := r.beginReading(ctx) // it ends soon by itself
+	if err != nil {
+		return store.FeedEnd{}, err
 	}
-	defer r.verifying.RUnlock()
+	defer done()
 	q.Merchants = r.control.WithoutRemoved(q.Merchants)
 	f, err := newFeed(q, r.watchers.last.Load(), r.retainedFrom)
 	if err != nil {
@@ -37,9 +38,6 @@ func (r *reader) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 	f.use = func(e *journal.Event, of store.MerchantID) bool {
 		event = f.received(e, of)
 		return use(&event)
-	}
-	if err := ctx.Err(); err != nil {
-		return store.FeedEnd{}, err
 	}
 	for f.at.Compare(f.end) < 0 && !f.full() {
 		if err := r.feedNext(ctx, f); err != nil {
@@ -62,14 +60,23 @@ func (r *reader) feedNext(ctx context.Context, f *feed) (err error) {
 	return err
 }
 
-// beginReading makes Close wait until verifying.RUnlock is called. It returns false when Close has begun.
-func (r *reader) beginReading() bool {
+// beginReading begins a long read, which ends with its context when Close begins. Close waits until done is called.
+func (r *reader) beginReading(ctx context.Context) (_ context.Context, done func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
 	r.verifying.RLock()
 	if r.opened.Err() != nil {
 		r.verifying.RUnlock()
-		return false
+		return nil, nil, store.Unavailable("the service is stopping")
 	}
-	return true
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(r.opened, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+		r.verifying.RUnlock()
+	}, nil
 }
 
 // feedArchived reads the next portion of the archive, whose end is end.

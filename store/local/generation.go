@@ -154,7 +154,7 @@ const synced = true
 
 // writeInPlace writes a file in place. It creates one that does not exist.
 func writeInPlace(path string, b []byte, sync bool) error {
-	isNew := !exists(path)
+	isNew := !durable.Exists(path)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

@@ -80,10 +80,11 @@ const movePortion = 4 * maxPortion
 
 // Events implements migrate.Data. It reads as Feed does, but all events of all merchants.
 func (s source) Events(ctx context.Context, after, upTo uint64, use func(*migrate.Event) error) error {
-	if !s.beginReading() {
-		return store.Unavailable("the service is stopping")
+	ctx, done, err := s.beginReading(ctx)
+	if err != nil {
+		return err
 	}
-	defer s.verifying.RUnlock()
+	defer done()
 	var failed error
 	q := store.FeedQuery{Merchants: s.control.MerchantIDs(), UpTo: store.EndOf(upTo).Cursor()}
 	f, err := newFeed(q, s.watchers.last.Load(), keptForEver)

@@ -38,7 +38,7 @@ func (p people) LinksOf(ctx context.Context, m store.MerchantKey, who store.Pers
 
 // EventsOf implements rules.People. An erasure moves the events to the archive, from which Forget removes them, and
 // ends before Close closes the files. An answer makes Close wait.
-func (p people) EventsOf(ctx context.Context, m store.MerchantKey, who *rules.Persons, begin func(last uint64), use func(e *rules.PersonalEvent, owners, claimed []int) error) error {
+func (p people) EventsOf(ctx context.Context, m store.MerchantKey, who *rules.Persons, begin func(last uint64), use func(e *rules.PersonalEvent, owners, claimed []int) error) (err error) {
 	pace := p.remover.pace()
 	from := int64(math.MinInt64) // an erasure is of all events
 	if begin != nil {
@@ -48,14 +48,11 @@ func (p people) EventsOf(ctx context.Context, m store.MerchantKey, who *rules.Pe
 		}
 		begin(last)
 	} else {
-		if !p.beginReading() {
-			return store.Unavailable("the service is stopping")
+		var done func()
+		if ctx, done, err = p.beginReading(ctx); err != nil {
+			return err
 		}
-		defer p.verifying.RUnlock()
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(p.opened, cancel)()
+		defer done()
 		pace, from = func() {}, p.retainedFrom(m.ID())
 	}
 	return p.eachOf(ctx, m, who, pace, func(event *journal.Event, owners, claimed []int) error {

@@ -21,7 +21,7 @@ func (d *Data) Import(records []rules.Record, docs []store.Document) error {
 	for _, doc := range docs {
 		writes = append(writes, rules.Record{Kind: inDocuments, Key: documentKey(doc.Kind, doc.Merchant, doc.ID), Value: doc.Content})
 	}
-	if err := d.edit(func(tx *bolt.Tx) error { return storeAll(transaction{Tx: tx}, next, writes) }); err != nil {
+	if err := d.edit(func(tx *bolt.Tx) error { return storeAll(tx, next, writes) }); err != nil {
 		return err
 	}
 	if err := d.db.Close(); err != nil {
@@ -42,7 +42,7 @@ func (d *Data) AddEntries(entries []store.AuditEntry) error {
 		return err
 	}
 	next := maps.Clone(d.sums)
-	if err := d.edit(func(tx *bolt.Tx) error { return storeAll(transaction{Tx: tx}, next, writes) }); err != nil {
+	if err := d.edit(func(tx *bolt.Tx) error { return storeAll(tx, next, writes) }); err != nil {
 		return err
 	}
 	d.sums = next

@@ -23,8 +23,9 @@ import (
 	"mtagd/store/local/journal"
 )
 
-// damageFile has a line for each damaged chunk or block that was found: a JSON object (note). What is served does not
-// depend on it. It says what was lost, also when the index no longer knows the events.
+// damageFile has a line for each damaged chunk or block that was found: a JSON object (note), between two line feeds, because
+// the line before may have been cut short. What is served does not depend on it. It says what was lost, also when the index no
+// longer knows the events.
 const damageFile = "damaged.jsonl"
 
 // note is what is known of a damaged chunk, a damaged block of the archive, or an archive that was repaired.
@@ -109,7 +110,7 @@ func (d *damageLog) add(n note) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(append(append([]byte("\n"), line...), '\n')) // the line before may have been cut short
+	_, err = f.Write(slices.Concat([]byte("\n"), line, []byte("\n")))
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}

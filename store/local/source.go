@@ -26,20 +26,14 @@ const certificatesDir = "certificates"
 type Source struct {
 	reader      *reader
 	background  *background
-	closeEngine func() error // nil: the source does not own the engine
-
-	full    chan struct{}   // holds a value while a stream reads the whole journal
-	stop    context.Context // ends when Close begins
-	cancel  context.CancelFunc
-	streams sync.WaitGroup
+	closeEngine func() error  // nil: the source does not own the engine
+	full        chan struct{} // holds a value while a stream reads the whole journal
 }
 
-// SourceOf returns the source of an engine that runs. Close it before the engine.
+// SourceOf returns the source of an engine that runs. The engine's Close cuts off the streams.
 func SourceOf(opened store.Engine) *Source {
 	e := opened.(*engine)
-	s := &Source{reader: e.reader, background: e.background, full: make(chan struct{}, 1)}
-	s.stop, s.cancel = context.WithCancel(context.Background())
-	return s
+	return &Source{reader: e.reader, background: e.background, full: make(chan struct{}, 1)}
 }
 
 // OpenSource opens the data directory as a source, when no server runs. It fails with store.ErrInUse when one does.
@@ -54,10 +48,8 @@ func OpenSource(dir string, opt Options) (*Source, error) {
 	return s, nil
 }
 
-// Close cuts off the streams, and closes what OpenSource has opened.
+// Close closes what OpenSource has opened, which cuts off its streams.
 func (s *Source) Close() error {
-	s.cancel()
-	s.streams.Wait()
 	if s.closeEngine == nil {
 		return nil
 	}
@@ -68,15 +60,12 @@ func (s *Source) Close() error {
 func (s *Source) ID(context.Context) (string, error) { return s.reader.control.ID() }
 
 // Stream implements backup.Source.
-func (s *Source) Stream(ctx context.Context, r backup.Request, to io.Writer) (err error) {
-	s.streams.Add(1)
-	defer s.streams.Done()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(s.stop, cancel)()
-	if err := s.stop.Err(); err != nil {
-		return errors.New("the server is stopping")
+func (s *Source) Stream(ctx context.Context, r backup.Request, to io.Writer) error {
+	ctx, done, err := s.reader.beginReading(ctx)
+	if err != nil {
+		return err
 	}
+	defer done()
 	w := backup.NewWriter(&pacedWriter{s.background.pacer(ctx, backupWork, func() int { return backupShare }), to})
 	if err := s.stream(ctx, r, w); err != nil {
 		return errors.Join(err, w.Fail(err))

@@ -164,10 +164,7 @@ func (d driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.
 		}
 		return checkRead(tx, read, q.Before)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return entries, nil
+	return entries, err
 }
 
 // checkRead returns an error when fewer entries were read than there are. Nothing is known of those before another one.

@@ -6,8 +6,7 @@
 //	audit.go      the audit log
 //	control.go    Data: changes
 //	open.go       opens control.db: checks and loads all of it
-//	export.go     what a move to another engine copies
-//	import.go     takes what a move from another engine copies
+//	move.go       what a move to another engine copies, and takes
 //	snapshot.go   the control data as of one moment, for a backup
 //	verify.go     checks all records
 //	copy.go       the second file

@@ -5,7 +5,10 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -15,8 +18,8 @@ import (
 	"mtagd/store/rules"
 )
 
-// Export returns the records that a move copies (rules.Moved), as they are stored. It fails when
-// some are missing: the file was checked when it was opened, and may have been damaged since.
+// Export returns the records that a move copies (rules.Moved), as they are stored. It fails when some are missing: the file was
+// checked when it was opened, and may have been damaged since.
 func (d *Data) Export() (records []rules.Record, err error) {
 	err = boltfile.CatchDamage(fileName, func() error {
 		found := sums{}
@@ -84,4 +87,52 @@ func (d *Data) Freeze(refuse error) {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	d.frozen = refuse
+}
+
+// Import fills new control data, which has nothing but the audit log and the directory's id, with records and documents, in
+// one transaction. It reads what it has written again, and checks it.
+func (d *Data) Import(records []rules.Record, docs []store.Document) error {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	writes := slices.Clip(records)
+	for _, doc := range docs {
+		writes = append(writes, rules.Record{Kind: inDocuments, Key: documentKey(doc.Kind, doc.Merchant, doc.ID), Value: doc.Content})
+	}
+	if err := d.fill(writes); err != nil {
+		return err
+	}
+	if err := d.db.Close(); err != nil {
+		return err
+	}
+	return d.open(func() ([]uint64, error) { return nil, nil })
+}
+
+// AddEntries adds entries to the end of the audit log.
+func (d *Data) AddEntries(entries []store.AuditEntry) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	writes, err := writesOf(rules.Change{Entries: entries})
+	if err != nil {
+		return err
+	}
+	if err := d.fill(writes); err != nil {
+		return err
+	}
+	d.note(entries)
+	return nil
+}
+
+// fill writes records of new control data. After an error, the file must be opened again.
+func (d *Data) fill(writes []rules.Record) error {
+	next := maps.Clone(d.sums)
+	err := boltfile.CatchDamage(fileName, func() error {
+		return errors.Join(d.removeCopy(), d.db.Update(func(tx *bolt.Tx) error { return storeAll(tx, next, writes) }))
+	})
+	if err == nil {
+		d.sums = next
+	}
+	return err
 }

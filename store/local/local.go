@@ -184,9 +184,7 @@ func openControl(dir string, opt Options) (*control.Data, *generation, error) {
 	}
 	data.KeepCopy()
 	data.Changing, data.Changed = parts.changing, parts.changed
-	if opt.AuditLimits != (store.AuditLimits{}) {
-		data.AuditLimits = opt.AuditLimits
-	}
+	data.AuditLimits = cmp.Or(opt.AuditLimits, data.AuditLimits)
 	return data, parts, nil
 }
 
@@ -219,7 +217,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	parts := Parts(dir)
 	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now, Refuses: e.Refuses,
 		Rebuilding: e.healer.keysLost, Lost: readLostKeys(dir, opt.Log),
-		Pace: func() func() { return e.background.pace(compactWork, compactShare) }}); err != nil {
+		Pace: func() func() { return e.background.pace(compactWork) }}); err != nil {
 		return err
 	}
 	if err = e.healer.openArchive(); err != nil {

@@ -86,18 +86,14 @@ func (s source) Events(ctx context.Context, after, upTo uint64, use func(*migrat
 	}
 	defer done()
 	var failed error
-	q := store.FeedQuery{Merchants: s.control.MerchantIDs(), UpTo: store.EndOf(upTo).Cursor()}
-	f, err := newFeed(q, s.watchers.last.Load(), keptForEver)
-	if err != nil {
-		return err
-	}
+	end := store.EndOf(min(upTo, s.watchers.last.Load()))
+	f := newFeed(store.FeedQuery{Merchants: s.control.MerchantIDs()}, store.EndOf(after), end, keptForEver)
 	f.use = func(e *journal.Event, _ store.MerchantID) bool {
 		tag, name := codec.SplitSeries(e.Series)
 		failed = use(&migrate.Event{Merchant: e.Merchant, At: e.Position, Time: e.Time, Tag: f.text(tag), Name: f.text(name), Bot: codec.IsBot(e.Series),
 			MUID: e.MUID, Details: e.Details, Raw: e.Raw})
 		return failed == nil
 	}
-	f.at = store.EndOf(after)
 	for f.at.Compare(f.end) < 0 && failed == nil {
 		if err := ctx.Err(); err != nil {
 			return err

@@ -105,10 +105,7 @@ func (p people) eachOf(ctx context.Context, m store.MerchantKey, who *rules.Pers
 		owners, claimed := matcher.Of(event.MUID, event.Raw, event.ByClaim)
 		return use(event, owners, claimed)
 	}
-	f, err := newFeed(store.FeedQuery{Merchants: []store.MerchantID{m.ID()}}, all.upTo, keptForEver)
-	if err != nil {
-		return err
-	}
+	f := newFeed(store.FeedQuery{Merchants: []store.MerchantID{m.ID()}}, store.Position{}, store.EndOf(all.upTo), keptForEver)
 	var found []journal.Event
 	f.use = func(event *journal.Event, _ store.MerchantID) bool {
 		if concerns(matcher, event) {
@@ -150,10 +147,7 @@ func (p people) selectArchived(ctx context.Context, m store.MerchantKey, after, 
 			return err == nil && concerns(matcher, &event)
 		}
 	}, func(stored archive.Event) error {
-		event, err := journal.DecodeBody(m, stored.Position, stored.Body)
-		if err != nil {
-			return ofEvents("archive/", err)
-		}
+		event, _ := journal.DecodeBody(m, stored.Position, stored.Body) // as above, where it was decoded
 		return pass(&event)
 	}, p.remover.damaged, pace)
 	return unread(ctx, m, err)

@@ -154,7 +154,7 @@ func (r *remover) expireKnown(ctx context.Context, m store.MerchantKey, from int
 // rewriteBefore removes the events of a merchant from the archive that are before a time and between two positions. It
 // takes long. So it makes many small changes, and runs new erasures in between. The caller holds busy.
 func (r *remover) rewriteBefore(ctx context.Context, m store.MerchantKey, first, last store.Position, from int64) (events uint64, err error) {
-	pace := r.background.pace(expireWork, expireShare)
+	pace := r.background.pace(expireWork)
 	for more := true; more && err == nil; {
 		done := r.change(m)
 		var removed uint64

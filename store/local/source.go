@@ -66,7 +66,7 @@ func (s *Source) Stream(ctx context.Context, r backup.Request, to io.Writer) err
 		return err
 	}
 	defer done()
-	w := backup.NewWriter(&pacedWriter{s.background.pacer(ctx, backupWork, func() int { return backupShare }), to})
+	w := backup.NewWriter(&pacedWriter{s.background.pacer(ctx, backupWork), to})
 	if err := s.stream(ctx, r, w); err != nil {
 		return errors.Join(err, w.Fail(err))
 	}

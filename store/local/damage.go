@@ -45,7 +45,7 @@ type noteKey struct {
 	archived string
 }
 
-func (n *note) key() noteKey { return noteKey{n.Chunk, n.Archived} }
+func (n note) key() noteKey { return noteKey{n.Chunk, n.Archived} }
 
 // damageLog is what an engine knows of its damaged chunks.
 type damageLog struct {
@@ -126,8 +126,7 @@ func (d *damageLog) isNoted(seq uint64) bool { return d.has(noteKey{chunk: seq})
 
 // isNotedBlock is isNoted for a block of the archive.
 func (d *damageLog) isNotedBlock(block archive.Damage) bool {
-	n := noteOf(block)
-	return d.has(n.key())
+	return d.has(noteOf(block).key())
 }
 
 func (d *damageLog) has(key noteKey) bool {

@@ -126,21 +126,18 @@ func (r *remover) expireKnown(ctx context.Context, m store.MerchantKey, from int
 	if err != nil {
 		return false, err
 	}
-	removed := uint64(0)
+	slices.SortFunc(positions, store.Position.Compare)
+	parts := neighbours(positions)
 	if total > maxExpired {
-		removed, err = r.rewriteBefore(ctx, m, store.Position{}, endOfTime, from)
-	} else {
-		slices.SortFunc(positions, store.Position.Compare)
-		for near := range neighbours(positions) {
-			var n uint64
-			if n, err = r.rewriteBefore(ctx, m, near[0], near[len(near)-1], from); err != nil {
-				break
-			}
-			removed += n
-		}
+		parts = slices.Values([][]store.Position{{{}, endOfTime}})
 	}
-	if err != nil {
-		return false, err
+	removed := uint64(0)
+	for near := range parts {
+		n, err := r.rewriteBefore(ctx, m, near[0], near[len(near)-1], from)
+		if err != nil {
+			return false, err
+		}
+		removed += n
 	}
 	defer r.change(m)(0) // 0: the removed events are counted already
 	err = r.index.withIndex(func(x *usedIndex) error {

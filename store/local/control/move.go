@@ -23,13 +23,13 @@ import (
 func (d *Data) Export() (records []rules.Record, err error) {
 	err = boltfile.CatchDamage(fileName, func() error {
 		found := sums{}
-		tx, wanted, err := d.beginRead()
+		s, err := d.Snapshot(func() {})
 		if err != nil {
 			return err
 		}
-		defer func() { _ = tx.Rollback() }() // of a read, it cannot fail
+		defer func() { _ = s.Close() }() // of a read, it cannot fail
 		for _, kind := range rules.Kinds() {
-			c := tx.Bucket([]byte(kind)).Cursor()
+			c := s.tx.Bucket([]byte(kind)).Cursor()
 			for key, sealed := c.First(); key != nil; key, sealed = c.Next() {
 				if !isSummed(kind, string(key)) {
 					continue
@@ -41,21 +41,13 @@ func (d *Data) Export() (records []rules.Record, err error) {
 				found.add(kind, seal)
 				records = append(records, rules.Record{Kind: kind, Key: string(key), Value: bytes.Clone(value)})
 			}
-			if found[kind] != wanted[kind] {
-				return fmt.Errorf("%w: %s: the %d records found in %s are not the %d that were written", codec.ErrCorrupt, fileName, found[kind].n, kind, wanted[kind].n)
+			if found[kind] != s.sums[kind] {
+				return fmt.Errorf("%w: %s: the %d records found in %s are not the %d that were written", codec.ErrCorrupt, fileName, found[kind].n, kind, s.sums[kind].n)
 			}
 		}
 		return nil
 	})
 	return rules.Moved(records), err
-}
-
-// beginRead begins to read the file, and returns the sums of what it has.
-func (d *Data) beginRead() (tx *bolt.Tx, of sums, err error) {
-	d.writing.Lock()
-	defer d.writing.Unlock()
-	tx, err = d.db.Begin(false)
-	return tx, d.sums, err // a change replaces d.sums
 }
 
 // Entries passes the entries of the audit log after one, the oldest first. Damaged entries are left out.

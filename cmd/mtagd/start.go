@@ -240,14 +240,13 @@ func (d *daemon) openEdge(context.Context) (err error) {
 	return err
 }
 
-// openSource makes the source of backups, both scheduled ones and those of the command. The streams of the source end before
-// the engine closes. A database has no source: it is backed up by its own tools.
+// openSource makes the source of backups, both scheduled ones and those of the command. The engine ends its streams when it
+// closes. A database has no source: it is backed up by its own tools.
 func (d *daemon) openSource(context.Context) error {
 	if d.Store != "" {
 		return nil
 	}
 	d.source = local.SourceOf(d.engine)
-	d.onClose(d.source.Close)
 	if d.backup != nil {
 		d.schedule = newSchedule(*d.backup, d.source, d.metrics, d.Log)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
+	"mtagd/store/local/durable"
 	"mtagd/store/testenv"
 )
 
@@ -107,7 +108,7 @@ func expectRepaired(t *testing.T, dir string, recorded map[store.MerchantID]int)
 		t.Errorf("after a restart %d events are noted as lost, want %d", lost, was)
 	}
 	closeEngine(t, e)
-	if exists(filepath.Join(dir, archivePart)) {
+	if durable.Exists(filepath.Join(dir, archivePart)) {
 		t.Errorf("%s is left", archivePart)
 	}
 }
@@ -131,7 +132,7 @@ func TestALeftoverOfARepair(t *testing.T) {
 	}
 	closeEngine(t, open(t, dir))
 	for _, path := range leftovers {
-		if exists(path) {
+		if durable.Exists(path) {
 			t.Errorf("%s is left", path)
 		}
 	}

@@ -175,7 +175,7 @@ func (a *archiver) moveTo(ctx context.Context, seq uint64) error {
 			return err
 		}
 		before := a.archive.Boundary()
-		more, err := a.move(true, a.background.pace(eraseWork, eraseShare))
+		more, err := a.move(true, a.background.pace(eraseWork))
 		if err != nil {
 			return err
 		}
@@ -188,7 +188,7 @@ func (a *archiver) moveTo(ctx context.Context, seq uint64) error {
 
 // reclaim gives back the disk space of events that were removed, and merges the tables of runs.
 func (a *archiver) reclaim() error {
-	return a.archive.Reclaim(a.opened, a.background.pace(compactWork, compactShare))
+	return a.archive.Reclaim(a.opened, a.background.pace(compactWork))
 }
 
 // read reads a run of the chunks after the boundary, up to the chunk upTo. The run ends before a damaged chunk that was
@@ -233,7 +233,7 @@ func (a *archiver) forgetArchived() error {
 // pace returns the pauses of a run. They become shorter when more than 32 runs wait, and with 128 there are none: a
 // start after a kill reads what waits, a third of a second for 32 runs.
 func (a *archiver) pace() func() {
-	return a.background.pacer(a.opened, packWork, func() int {
-		return int(packShare * max(1, a.waiting.Load()/int64(32*a.run)))
-	}).pause
+	p := a.background.pacer(a.opened, packWork)
+	p.share = func() int64 { return packWork.share * max(1, a.waiting.Load()/int64(32*a.run)) }
+	return p.pause
 }

@@ -21,24 +21,18 @@ type background struct {
 	worked, paused *prometheus.CounterVec // by kind of work
 }
 
-// work is a kind of work in the background.
-type work string
+// work is a kind of work in the background, and its share of one processor in percent.
+type work struct {
+	kind  string
+	share int64
+}
 
-const (
-	packWork    work = "pack"    // events of the log into the archive
-	compactWork work = "compact" // the databases
-	eraseWork   work = "erase"   // events of persons and of deleted merchants
-	expireWork  work = "expire"  // events that are past the retention
-	backupWork  work = "backup"
-)
-
-// Shares of one processor, in percent. An erasure should take a minute at most.
-const (
-	packShare    = 25
-	compactShare = 25
-	eraseShare   = 80
-	expireShare  = 10
-	backupShare  = 25
+var (
+	packWork    = work{"pack", 25}    // events of the log into the archive
+	compactWork = work{"compact", 25} // the databases
+	eraseWork   = work{"erase", 80}   // events of persons and of deleted merchants: this should take a minute at most
+	expireWork  = work{"expire", 10}  // events that are past the retention
+	backupWork  = work{"backup", 25}
 )
 
 const (
@@ -61,10 +55,23 @@ func newBackground(stop context.Context, off bool) *background {
 		paused: counter("mtagd_background_pause_seconds_total", "Time that work in the background has paused for requests, by kind of work."),
 	}
 	for _, w := range []work{packWork, compactWork, eraseWork, expireWork, backupWork} {
-		b.worked.WithLabelValues(string(w))
-		b.paused.WithLabelValues(string(w))
+		b.worked.WithLabelValues(w.kind)
+		b.paused.WithLabelValues(w.kind)
 	}
 	return b
+}
+
+// newGauge returns a metric that value returns.
+func newGauge(name, help string, value func() float64) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
+}
+
+// oneIf is the value of a metric of what is or is not so.
+func oneIf(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 func (b *background) metrics() []prometheus.Collector {
@@ -77,7 +84,7 @@ func (b *background) note() { b.lastRequest.Store(time.Now().UnixNano()) }
 // pacer paces one piece of work after another.
 type pacer struct {
 	b              *background
-	share          func() int // of one processor, in percent
+	share          func() int64 // of one processor, in percent
 	ctx            context.Context
 	from           time.Time
 	since          time.Duration // worked since the last pause
@@ -85,15 +92,13 @@ type pacer struct {
 }
 
 // pacer returns a new pacer for work that begins now. Its pauses end with ctx.
-func (b *background) pacer(ctx context.Context, w work, share func() int) *pacer {
-	return &pacer{b: b, share: share, ctx: ctx, from: time.Now(),
-		worked: b.worked.WithLabelValues(string(w)), paused: b.paused.WithLabelValues(string(w))}
+func (b *background) pacer(ctx context.Context, w work) *pacer {
+	return &pacer{b: b, share: func() int64 { return w.share }, ctx: ctx, from: time.Now(),
+		worked: b.worked.WithLabelValues(w.kind), paused: b.paused.WithLabelValues(w.kind)}
 }
 
-// pace returns the pause of a pacer whose share stays the same.
-func (b *background) pace(w work, share int) func() {
-	return b.pacer(b.stop, w, func() int { return share }).pause
-}
+// pace returns the pause of a new pacer.
+func (b *background) pace(w work) func() { return b.pacer(b.stop, w).pause }
 
 // pause is called between pieces of work.
 func (p *pacer) pause() {

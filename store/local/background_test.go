@@ -30,8 +30,9 @@ func TestPagesAndSummariesAreRequests(t *testing.T) {
 func TestWorkPausesForRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackground(t.Context(), false)
-		share := 25
-		p := b.pacer(t.Context(), packWork, func() int { return share })
+		share := int64(25)
+		p := b.pacer(t.Context(), packWork)
+		p.share = func() int64 { return share }
 		paused := func(worked time.Duration) time.Duration {
 			time.Sleep(worked)
 			from := time.Now()

@@ -23,8 +23,9 @@ import (
 	"mtagd/store/local/journal"
 )
 
-// damageFile has a line for each damaged chunk or block that was found: a JSON object (note). What is served does not
-// depend on it. It says what was lost, also when the index no longer knows the events.
+// damageFile has a line for each damaged chunk or block that was found: a JSON object (note), between two line feeds, because
+// the line before may have been cut short. What is served does not depend on it. It says what was lost, also when the index no
+// longer knows the events.
 const damageFile = "damaged.jsonl"
 
 // note is what is known of a damaged chunk, a damaged block of the archive, or an archive that was repaired.
@@ -44,7 +45,7 @@ type noteKey struct {
 	archived string
 }
 
-func (n *note) key() noteKey { return noteKey{n.Chunk, n.Archived} }
+func (n note) key() noteKey { return noteKey{n.Chunk, n.Archived} }
 
 // damageLog is what an engine knows of its damaged chunks.
 type damageLog struct {
@@ -88,14 +89,8 @@ func (d *damageLog) metrics() []prometheus.Collector {
 		}
 	}
 	return []prometheus.Collector{
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "mtagd_damaged_chunks",
-			Help: "Chunks of events that were found damaged.",
-		}, count(func(note) uint64 { return 1 })),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "mtagd_damaged_events",
-			Help: "Events in damaged chunks, as far as their number is known.",
-		}, count(func(n note) uint64 { return n.Events })),
+		newGauge("mtagd_damaged_chunks", "Chunks of events that were found damaged.", count(func(note) uint64 { return 1 })),
+		newGauge("mtagd_damaged_events", "Events in damaged chunks, as far as their number is known.", count(func(n note) uint64 { return n.Events })),
 	}
 }
 
@@ -115,7 +110,7 @@ func (d *damageLog) add(n note) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(append(append([]byte("\n"), line...), '\n')) // the line before may have been cut short
+	_, err = f.Write(slices.Concat([]byte("\n"), line, []byte("\n")))
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
@@ -131,8 +126,7 @@ func (d *damageLog) isNoted(seq uint64) bool { return d.has(noteKey{chunk: seq})
 
 // isNotedBlock is isNoted for a block of the archive.
 func (d *damageLog) isNotedBlock(block archive.Damage) bool {
-	n := noteOf(block)
-	return d.has(n.key())
+	return d.has(noteOf(block).key())
 }
 
 func (d *damageLog) has(key noteKey) bool {

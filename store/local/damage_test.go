@@ -383,15 +383,6 @@ func TestAMissingControlFileStopsTheStart(t *testing.T) {
 	}
 }
 
-func TestAnOpenDirectoryIsInUse(t *testing.T) {
-	dir := t.TempDir()
-	e := open(t, dir)
-	defer closeEngine(t, e)
-	if _, err := Open(dir, Options{Log: quiet}); !errors.Is(err, store.ErrInUse) {
-		t.Errorf("opening it again gives %v, want store.ErrInUse", err)
-	}
-}
-
 // When the index cannot be written, its events are on disk, but the engine accepts no more and is not ready.
 func TestAnEngineWhoseIndexFailedIsNotReady(t *testing.T) {
 	d := faultfs.New(t)

@@ -15,7 +15,7 @@ import (
 )
 
 // pace returns the pauses of an erasure.
-func (r *remover) pace() func() { return r.background.pace(eraseWork, eraseShare) }
+func (r *remover) pace() func() { return r.background.pace(eraseWork) }
 
 // removeEvents removes archived events of a merchant from the index, and then from the archive. keys are in the order of
 // positions.

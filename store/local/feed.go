@@ -24,22 +24,29 @@ const (
 // Feed implements store.Feed. It reads the archive, and then the journal, until the end of the query. In the journal it
 // skips chunks that are known to have no events of the merchants.
 func (r *reader) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Received) bool) (store.FeedEnd, error) {
-	if !r.beginReading() {
-		return store.FeedEnd{}, store.Unavailable("the service is stopping")
-	}
-	defer r.verifying.RUnlock()
-	q.Merchants = r.control.WithoutRemoved(q.Merchants)
-	f, err := newFeed(q, r.watchers.last.Load(), r.retainedFrom)
+	_, done, err := r.beginReading(ctx) // it ends soon by itself
 	if err != nil {
 		return store.FeedEnd{}, err
 	}
+	defer done()
+	q.Merchants = r.control.WithoutRemoved(q.Merchants)
+	after, ok := store.ParseCursor(q.After)
+	if !ok {
+		return store.FeedEnd{}, store.Invalid("after", "is not a cursor of this service")
+	}
+	end := store.EndOf(r.watchers.last.Load())
+	if q.UpTo != "" {
+		upTo, ok := store.ParseCursor(q.UpTo)
+		if !ok {
+			return store.FeedEnd{}, store.Invalid("upTo", "is not a cursor of this service")
+		}
+		end = earlier(end, upTo)
+	}
+	f := newFeed(q, after, end, r.retainedFrom)
 	var event store.Received
 	f.use = func(e *journal.Event, of store.MerchantID) bool {
 		event = f.received(e, of)
 		return use(&event)
-	}
-	if err := ctx.Err(); err != nil {
-		return store.FeedEnd{}, err
 	}
 	for f.at.Compare(f.end) < 0 && !f.full() {
 		if err := r.feedNext(ctx, f); err != nil {
@@ -62,22 +69,28 @@ func (r *reader) feedNext(ctx context.Context, f *feed) (err error) {
 	return err
 }
 
-// beginReading makes Close wait until verifying.RUnlock is called. It returns false when Close has begun.
-func (r *reader) beginReading() bool {
+// beginReading begins a long read, which ends with its context when Close begins. Close waits until done is called.
+func (r *reader) beginReading(ctx context.Context) (_ context.Context, done func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
 	r.verifying.RLock()
 	if r.opened.Err() != nil {
 		r.verifying.RUnlock()
-		return false
+		return nil, nil, store.Unavailable("the service is stopping")
 	}
-	return true
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(r.opened, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+		r.verifying.RUnlock()
+	}, nil
 }
 
 // feedArchived reads the next portion of the archive, whose end is end.
 func (r *reader) feedArchived(ctx context.Context, f *feed, end store.Position) error {
-	if f.end.Compare(end) < 0 {
-		end = f.end
-	}
-	next, err := r.nextArchived(ctx, f, end)
+	next, err := r.nextArchived(ctx, f, earlier(end, f.end))
 	if err != nil {
 		return err
 	}
@@ -179,22 +192,8 @@ type wantedEvents struct {
 	from     int64
 }
 
-// newFeed returns the feed of a query, without its use; last is the last chunk on disk.
-func newFeed(q store.FeedQuery, last uint64, retainedFrom func(store.MerchantID) int64) (*feed, error) {
-	after, ok := store.ParseCursor(q.After)
-	if !ok {
-		return nil, store.Invalid("after", "is not a cursor of this service")
-	}
-	end := store.EndOf(last)
-	if q.UpTo != "" {
-		upTo, ok := store.ParseCursor(q.UpTo)
-		if !ok {
-			return nil, store.Invalid("upTo", "is not a cursor of this service")
-		}
-		if upTo.Compare(end) < 0 {
-			end = upTo
-		}
-	}
+// newFeed returns the feed of a query after a position and up to another one, without its use.
+func newFeed(q store.FeedQuery, after, end store.Position, retainedFrom func(store.MerchantID) int64) *feed {
 	f := &feed{FeedQuery: q, at: after, end: end, portion: firstPortion, texts: map[string]string{}}
 	f.wanted = make(map[store.MerchantKey]wantedEvents, len(q.Merchants))
 	for _, id := range q.Merchants {
@@ -204,7 +203,7 @@ func newFeed(q store.FeedQuery, last uint64, retainedFrom func(store.MerchantID)
 		}
 	}
 	f.chunks = journal.NewMerchantSet(f.merchants...)
-	return f, nil
+	return f
 }
 
 // nextChunk returns the first chunk that was not read completely.
@@ -220,12 +219,16 @@ func (f *feed) full() bool { return f.stopped || f.events >= feedEvents }
 
 // moveTo moves the feed forward, but not past its end.
 func (f *feed) moveTo(at store.Position) {
-	if at.Compare(f.end) > 0 {
-		at = f.end
-	}
-	if at.Compare(f.at) > 0 {
+	if at = earlier(at, f.end); at.Compare(f.at) > 0 {
 		f.at = at
 	}
+}
+
+func earlier(a, b store.Position) store.Position {
+	if a.Compare(b) < 0 {
+		return a
+	}
+	return b
 }
 
 // take passes the events of a chunk to the caller (journal.Use).

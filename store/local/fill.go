@@ -57,7 +57,7 @@ func syncAll(dir string) error {
 }
 
 func beginFill(dir, command string) error {
-	if !exists(dir) { // a kill must not leave an empty one, which would be a new store
+	if !durable.Exists(dir) { // a kill must not leave an empty one, which would be a new store
 		parent, name := filepath.Split(filepath.Clean(dir))
 		parent = cmp.Or(parent, ".")
 		if err := os.MkdirAll(parent, 0o700); err != nil {
@@ -79,7 +79,7 @@ func beginFill(dir, command string) error {
 		return entry.Name() == "lost+found" || entry.Name() == unfinishedFile+".new"
 	})
 	marker := filepath.Join(dir, unfinishedFile)
-	if again := exists(marker); len(found) > 0 && !again {
+	if again := durable.Exists(marker); len(found) > 0 && !again {
 		return fmt.Errorf("%s %w", dir, ErrNotEmpty)
 	}
 	if err := errors.Join(writeMarker(dir, command), durable.SyncPath(filepath.Dir(dir))); err != nil {

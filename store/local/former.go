@@ -34,7 +34,7 @@ var upgradedParts = []string{"events", "archive"}
 // upgradeFormer brings a directory from before 1.0.0 to the present form. Nobody else has it open.
 func upgradeFormer(ctx context.Context, dir string, log *slog.Logger) error {
 	next := filepath.Join(dir, upgradingDir)
-	if !exists(filepath.Join(next, completeMark)) {
+	if !durable.Exists(filepath.Join(next, completeMark)) {
 		if err := os.RemoveAll(next); err != nil {
 			return err
 		}
@@ -48,7 +48,7 @@ func upgradeFormer(ctx context.Context, dir string, log *slog.Logger) error {
 	}
 	for _, part := range upgradedParts {
 		from, to := filepath.Join(next, part), filepath.Join(dir, part)
-		if !exists(from) {
+		if !durable.Exists(from) {
 			continue // it is in its place
 		}
 		if err := errors.Join(os.RemoveAll(to), os.Rename(from, to)); err != nil {
@@ -63,7 +63,7 @@ func upgradeFormer(ctx context.Context, dir string, log *slog.Logger) error {
 
 func isFormer(dir string) bool {
 	for _, part := range upgradedParts {
-		if exists(filepath.Join(dir, part, badger.ManifestFilename)) {
+		if durable.Exists(filepath.Join(dir, part, badger.ManifestFilename)) {
 			return true
 		}
 	}
@@ -74,7 +74,7 @@ func isFormer(dir string) bool {
 // compacts.
 func refuseHalfUpgraded(dir string) error {
 	for _, name := range []string{"events/upgrading", "events/keys/MANIFEST", "events/keys/tables", "archive/tables"} {
-		if path := filepath.Join(dir, name); exists(path) {
+		if path := filepath.Join(dir, name); durable.Exists(path) {
 			return fmt.Errorf("%s is there, so version 1.0.0 has begun to convert older data: start 1.0.0 on it, back it up, and restore "+
 				"the backup. Nothing was changed", path)
 		}

@@ -14,6 +14,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/backup"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/durable"
 	"mtagd/store/testenv"
 )
 
@@ -110,7 +111,7 @@ func TestDataFromBeforeTheFirstRelease(t *testing.T) {
 			}
 			findNothing(t, e)
 			closeEngine(t, e)
-			if found := withoutTags(closedFindings(t, dir)); len(found) > 0 || exists(filepath.Join(dir, upgradingDir)) {
+			if found := withoutTags(closedFindings(t, dir)); len(found) > 0 || durable.Exists(filepath.Join(dir, upgradingDir)) {
 				t.Errorf("found: %v", found)
 			}
 		})
@@ -127,7 +128,7 @@ func TestHalfOfTheDataFromBeforeTheFirstRelease(t *testing.T) {
 		if _, err := Open(dir, Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), filepath.Join(part, badger.ManifestFilename)) {
 			t.Errorf("without %s: %v", part, err)
 		}
-		if !exists(filepath.Join(dir, part, "log")) || !isFormer(dir) {
+		if !durable.Exists(filepath.Join(dir, part, "log")) || !isFormer(dir) {
 			t.Errorf("without %s: the data is gone", part)
 		}
 	}

@@ -54,12 +54,12 @@ type generation struct {
 	control present
 }
 
-// readGeneration reads DIR/generation.
+// readGeneration reads DIR/generation. After an error, nothing is known.
 func readGeneration(dir string, log *slog.Logger) (*generation, error) {
 	g := &generation{dir: dir, log: log}
 	b, err := os.ReadFile(filepath.Join(dir, generationFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+		return g, err
 	}
 	for _, at := range []int{0, generationCopy} {
 		if record := sealedNumbers(b, at, 4); record != nil && !g.known {
@@ -154,7 +154,7 @@ const synced = true
 
 // writeInPlace writes a file in place. It creates one that does not exist.
 func writeInPlace(path string, b []byte, sync bool) error {
-	isNew := !exists(path)
+	isNew := !durable.Exists(path)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

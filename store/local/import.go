@@ -13,6 +13,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/archive"
 	"mtagd/store/local/control"
+	"mtagd/store/local/durable"
 	"mtagd/store/local/journal"
 	"mtagd/store/migrate"
 )
@@ -54,7 +55,7 @@ func FinishImport(dir, movedTo string) (finished bool, err error) {
 	marker, err := os.ReadFile(filepath.Join(dir, unfinishedFile))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return movedTo == NameOf(dir) && exists(filepath.Join(dir, "control.db")), nil
+		return movedTo == NameOf(dir) && durable.Exists(filepath.Join(dir, "control.db")), nil
 	case err != nil || string(marker) != importCommand+complete+movedTo:
 		return false, err
 	}
@@ -143,21 +144,9 @@ func (d *directory) Index(_ context.Context, upTo uint64) error {
 
 // close closes what is open.
 func (d *directory) close() error {
-	var errs []error
-	if d.engine != nil {
-		errs = append(errs, d.engine.Close())
-	}
-	if d.archive != nil {
-		errs = append(errs, d.archive.Close())
-	}
-	if d.keys != nil {
-		errs = append(errs, d.keys.Close())
-	}
-	if d.control != nil {
-		errs = append(errs, d.control.Close())
-	}
+	err := errors.Join(closeOpened(d.engine), closeOpened(d.archive), closeOpened(d.keys), closeOpened(d.control))
 	d.engine, d.archive, d.keys, d.control = nil, nil, nil, nil
-	return errors.Join(errs...)
+	return err
 }
 
 // NameOf says for people which data directory it is.

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"mtagd/store"
+	"mtagd/store/local/durable"
 	"mtagd/store/testenv"
 )
 
@@ -89,7 +90,7 @@ func TestDrillNoLinkVanishesWithoutAWord(t *testing.T) {
 			} else {
 				other.await(era.ID)
 			}
-			until(t, "what is lost is written again", func() bool { return !exists(filepath.Join(dir, relinkFile)) })
+			until(t, "what is lost is written again", func() bool { return !durable.Exists(filepath.Join(dir, relinkFile)) })
 			if muid, err := e.Resolve(ctx, shop, byEmail(links-1)); muid != "" && c.open || err != nil {
 				t.Errorf("an erased person is linked to %q, %v", muid, err)
 			}

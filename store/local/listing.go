@@ -22,7 +22,7 @@ type reader struct {
 	watchers   *watchers
 	now        func() time.Time
 
-	verifying sync.RWMutex // held for reading by long reads, which Close waits for: verifications, the feed, personal data
+	verifying sync.RWMutex // held for reading by long reads, which Close waits for: verifications, the feed, personal data, backups
 }
 
 // retainedFrom is rules.RetainedFrom for a merchant, or later while expired events are removed.
@@ -118,10 +118,7 @@ func (r *reader) Usage(ctx context.Context, merchants []store.MerchantID) ([]sto
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return usage, nil
+	return usage, err
 }
 
 // maxNoted is how often one call of Events notes damaged chunks or blocks before it fails.

@@ -9,16 +9,12 @@
 //	DIR/generation      which files belong together (generation.go)
 //	DIR/relink          lost links and event_ids are being written again, and where their keys are (relink.go)
 //	DIR/unfinished      a restore, a repair or an import is filling the directory
+//	DIR/index.db.new    an index that is being rebuilt; the next start removes it
+//	DIR/archive.part    a copy of what can be read of a damaged archive; the next start removes it
 //
 // They share log (a write-ahead log of bytes), badgerdb (Badger behind a log), codec (the byte forms of ids and
 // values), boltfile (bbolt files with a format version), durable (files that a power cut does not leave half written),
 // crc (a wrong bit) and space (of the disk). Each package comment describes the format of its files.
-//
-// DIR/damaged.jsonl has a line for each damaged chunk, an object of JSON (note in damage.go), between two line feeds:
-// the line before may have been cut short. A line that cannot be read is skipped.
-//
-// DIR/index.db.new is an index that is being rebuilt, and DIR/archive.part a copy of what can be read of a damaged
-// archive. The next start removes them.
 //
 // # Writing
 //
@@ -45,9 +41,8 @@
 //
 // # Damage
 //
-// If a record of the log cannot be read, only its own events are lost: they are noted in damaged.jsonl and in the log,
-// and removed from the index. So pages and totals have only events that can be served. The same holds for a damaged
-// block of the archive. Of a damaged table of the archive, the engine copies what can be read (rebuildtables.go).
+// If a record of the log or a block of the archive cannot be read, only its own events are lost: they are noted in
+// damaged.jsonl and in the log, and removed from the index. So pages and totals have only events that can be served. Of a damaged table of the archive, the engine copies what can be read (healer.go).
 //
 // The index counts events independently of the archive. Personal data and erasures compare what they read with it, and
 // so does verify (complete.go). A feed or an export sees that it has all of the archive's blocks of its range (package
@@ -66,7 +61,7 @@
 //	archiver    moves events from the journal to the archive
 //	remover     removes events of persons and of deleted merchants (erase.go), and those past the retention (retention.go)
 //	people      what belongs to a person: person.go
-//	healer      replaces damaged tables (healer.go, rebuildtables.go), and rewrites lost links and event_ids (relink.go)
+//	healer      replaces damaged tables (healer.go), and rewrites lost links and event_ids (relink.go)
 //
 // Besides, generation.go notices files older than the others, source.go is for backups, migrate.go for a move to
 // another engine, and restore.go, repair.go and import.go fill a new data directory (fill.go).
@@ -172,10 +167,7 @@ func openControl(dir string, opt Options) (*control.Data, *generation, error) {
 	opt = opt.withDefaults()
 	data, err := control.OpenNewest(dir, opt.Now, opt.Log, func() ([]uint64, error) {
 		parts, err := readGeneration(dir, opt.Log)
-		if err != nil {
-			return nil, err
-		}
-		return parts.sums(), nil
+		return parts.sums(), err
 	})
 	if err != nil {
 		return nil, nil, err
@@ -192,9 +184,7 @@ func openControl(dir string, opt Options) (*control.Data, *generation, error) {
 	}
 	data.KeepCopy()
 	data.Changing, data.Changed = parts.changing, parts.changed
-	if opt.AuditLimits != (store.AuditLimits{}) {
-		data.AuditLimits = opt.AuditLimits
-	}
+	data.AuditLimits = cmp.Or(opt.AuditLimits, data.AuditLimits)
 	return data, parts, nil
 }
 
@@ -210,7 +200,7 @@ func checkParts(dir string) error {
 		}
 	}
 	for _, name := range []string{"events", "archive", "index.db"} {
-		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+		if durable.Exists(filepath.Join(dir, name)) {
 			return fmt.Errorf("%s is missing or empty, but %s is there: the partners, merchants and tags are missing. "+
 				"Nothing was changed. Restore a backup, or let \"mtagd repair\" make a new directory of what there is",
 				filepath.Join(dir, "control.db"), filepath.Join(dir, name))
@@ -227,7 +217,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	parts := Parts(dir)
 	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now, Refuses: e.Refuses,
 		Rebuilding: e.healer.keysLost, Lost: readLostKeys(dir, opt.Log),
-		Pace: func() func() { return e.background.pace(compactWork, compactShare) }}); err != nil {
+		Pace: func() func() { return e.background.pace(compactWork) }}); err != nil {
 		return err
 	}
 	if err = e.healer.openArchive(); err != nil {
@@ -299,7 +289,7 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verifi
 	return e.reader.Verify(ctx, v)
 }
 
-// Impaired says what is wrong with the data while the engine accepts events.
+// Impaired implements store.Engine.
 func (e *engine) Impaired() error { return e.healer.Impaired() }
 
 // FreeSpace implements store.Engine.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"mtagd/store"
+	"mtagd/store/local/durable"
 	"mtagd/store/testenv"
 )
 
@@ -189,7 +190,7 @@ func TestLostKeysAreAnErrorUntilTheyAreWrittenAgain(t *testing.T) {
 	if a, b, c, d := x.send(); a+b+c+d > 0 {
 		t.Errorf("when all is written again, %d, %d, %d and %d requests are to come again", a, b, c, d)
 	}
-	if x.Impaired() != nil || exists(filepath.Join(x.dir, relinkFile)) {
+	if x.Impaired() != nil || durable.Exists(filepath.Join(x.dir, relinkFile)) {
 		t.Errorf("when all is written again: %v", x.Impaired())
 	}
 	findNothing(t, x.engine)
@@ -222,7 +223,7 @@ func TestADamagedListOfLostKeys(t *testing.T) {
 		t.Errorf("outcome %d, %v; %v", marks[0].Outcome, err, x.Impaired())
 	}
 	testenv.Check(t, x.healer.relink())
-	if exists(path) {
+	if durable.Exists(path) {
 		t.Error("the file is left")
 	}
 }

@@ -80,23 +80,20 @@ const movePortion = 4 * maxPortion
 
 // Events implements migrate.Data. It reads as Feed does, but all events of all merchants.
 func (s source) Events(ctx context.Context, after, upTo uint64, use func(*migrate.Event) error) error {
-	if !s.beginReading() {
-		return store.Unavailable("the service is stopping")
-	}
-	defer s.verifying.RUnlock()
-	var failed error
-	q := store.FeedQuery{Merchants: s.control.MerchantIDs(), UpTo: store.EndOf(upTo).Cursor()}
-	f, err := newFeed(q, s.watchers.last.Load(), keptForEver)
+	ctx, done, err := s.beginReading(ctx)
 	if err != nil {
 		return err
 	}
+	defer done()
+	var failed error
+	end := store.EndOf(min(upTo, s.watchers.last.Load()))
+	f := newFeed(store.FeedQuery{Merchants: s.control.MerchantIDs()}, store.EndOf(after), end, keptForEver)
 	f.use = func(e *journal.Event, _ store.MerchantID) bool {
 		tag, name := codec.SplitSeries(e.Series)
 		failed = use(&migrate.Event{Merchant: e.Merchant, At: e.Position, Time: e.Time, Tag: f.text(tag), Name: f.text(name), Bot: codec.IsBot(e.Series),
 			MUID: e.MUID, Details: e.Details, Raw: e.Raw})
 		return failed == nil
 	}
-	f.at = store.EndOf(after)
 	for f.at.Compare(f.end) < 0 && failed == nil {
 		if err := ctx.Err(); err != nil {
 			return err

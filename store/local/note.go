@@ -62,7 +62,14 @@ func (s *stored) noteChunks(ctx context.Context, x *rank.Index, chunks journal.D
 	return takeOut(ctx, x, all)
 }
 
-// noteLost notes lost events. If a kill comes before they are taken out of the index, the damage is found again.
+// lose notes lost events, and takes them out of the index. After a kill in between, the damage is found again.
+func (s *stored) lose(ctx context.Context, x *rank.Index, n note, events map[store.MerchantKey][]rank.Key) error {
+	if err := s.noteLost(n, events); err != nil {
+		return err
+	}
+	return takeOut(ctx, x, events)
+}
+
 func (s *stored) noteLost(n note, events map[store.MerchantKey][]rank.Key) error {
 	var lost eventGroup
 	for m, keys := range events {
@@ -125,11 +132,7 @@ func (s *stored) noteBlocks(ctx context.Context, x *rank.Index, found archive.Da
 				return unread(ctx, d.Merchant, err)
 			}
 		}
-		lost := map[store.MerchantKey][]rank.Key{d.Merchant: keys}
-		if err := s.noteLost(noteOf(d), lost); err != nil {
-			return err
-		}
-		if err := takeOut(ctx, x, lost); err != nil {
+		if err := s.lose(ctx, x, noteOf(d), map[store.MerchantKey][]rank.Key{d.Merchant: keys}); err != nil {
 			return err
 		}
 	}
@@ -143,10 +146,7 @@ func (s *stored) noteMissing(ctx context.Context, x *rank.Index, upTo uint64, ke
 	for _, of := range keys {
 		events += len(of)
 	}
-	if err := s.noteLost(note{Chunk: max(1, upTo), Archived: fmt.Sprintf("missing, %d events", events), Reason: "neither archive/ nor events/ has the events"}, keys); err != nil {
-		return err
-	}
-	return takeOut(ctx, x, keys)
+	return s.lose(ctx, x, note{Chunk: max(1, upTo), Archived: fmt.Sprintf("missing, %d events", events), Reason: "neither archive/ nor events/ has the events"}, keys)
 }
 
 // positionsOf returns the positions of events, sorted.

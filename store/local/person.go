@@ -38,7 +38,7 @@ func (p people) LinksOf(ctx context.Context, m store.MerchantKey, who store.Pers
 
 // EventsOf implements rules.People. An erasure moves the events to the archive, from which Forget removes them, and
 // ends before Close closes the files. An answer makes Close wait.
-func (p people) EventsOf(ctx context.Context, m store.MerchantKey, who *rules.Persons, begin func(last uint64), use func(e *rules.PersonalEvent, owners, claimed []int) error) error {
+func (p people) EventsOf(ctx context.Context, m store.MerchantKey, who *rules.Persons, begin func(last uint64), use func(e *rules.PersonalEvent, owners, claimed []int) error) (err error) {
 	pace := p.remover.pace()
 	from := int64(math.MinInt64) // an erasure is of all events
 	if begin != nil {
@@ -48,14 +48,11 @@ func (p people) EventsOf(ctx context.Context, m store.MerchantKey, who *rules.Pe
 		}
 		begin(last)
 	} else {
-		if !p.beginReading() {
-			return store.Unavailable("the service is stopping")
+		var done func()
+		if ctx, done, err = p.beginReading(ctx); err != nil {
+			return err
 		}
-		defer p.verifying.RUnlock()
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(p.opened, cancel)()
+		defer done()
 		pace, from = func() {}, p.retainedFrom(m.ID())
 	}
 	return p.eachOf(ctx, m, who, pace, func(event *journal.Event, owners, claimed []int) error {
@@ -108,10 +105,7 @@ func (p people) eachOf(ctx context.Context, m store.MerchantKey, who *rules.Pers
 		owners, claimed := matcher.Of(event.MUID, event.Raw, event.ByClaim)
 		return use(event, owners, claimed)
 	}
-	f, err := newFeed(store.FeedQuery{Merchants: []store.MerchantID{m.ID()}}, all.upTo, keptForEver)
-	if err != nil {
-		return err
-	}
+	f := newFeed(store.FeedQuery{Merchants: []store.MerchantID{m.ID()}}, store.Position{}, store.EndOf(all.upTo), keptForEver)
 	var found []journal.Event
 	f.use = func(event *journal.Event, _ store.MerchantID) bool {
 		if concerns(matcher, event) {
@@ -153,10 +147,7 @@ func (p people) selectArchived(ctx context.Context, m store.MerchantKey, after, 
 			return err == nil && concerns(matcher, &event)
 		}
 	}, func(stored archive.Event) error {
-		event, err := journal.DecodeBody(m, stored.Position, stored.Body)
-		if err != nil {
-			return ofEvents("archive/", err)
-		}
+		event, _ := journal.DecodeBody(m, stored.Position, stored.Body) // as above, where it was decoded
 		return pass(&event)
 	}, p.remover.damaged, pace)
 	return unread(ctx, m, err)

@@ -126,16 +126,10 @@ func (l *liveIndex) failure() error {
 // metrics returns the metrics of the rebuilds.
 func (l *liveIndex) metrics() []prometheus.Collector {
 	return []prometheus.Collector{
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "mtagd_index_rebuilding",
-			Help: "1 while a damaged index of the events is being rebuilt; then some listings fail.",
-		}, func() float64 {
+		newGauge("mtagd_index_rebuilding", "1 while a damaged index of the events is being rebuilt; then some listings fail.", func() float64 {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			if l.rebuilding {
-				return 1
-			}
-			return 0
+			return oneIf(l.rebuilding)
 		}),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "mtagd_index_rebuilds_total",

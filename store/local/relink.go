@@ -42,7 +42,7 @@ func readLostKeys(dir string, log *slog.Logger) (lost []badgerdb.Range) {
 // relink writes the links and event_ids of all events again that are missing.
 func (h *healer) relink() error {
 	path := filepath.Join(h.dir, relinkFile)
-	if !exists(path) {
+	if !durable.Exists(path) {
 		return nil
 	}
 	if err := h.archiver.moveTo(h.opened, h.journal.Barrier()); err != nil { // newer events have theirs

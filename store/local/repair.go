@@ -46,7 +46,6 @@ func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(sto
 	parts, err := readGeneration(dir, log)
 	if err != nil {
 		log.Warn("the file generation cannot be read: this repair cannot notice an old control.db", "error", err)
-		parts = &generation{dir: dir, log: log}
 	}
 	err = fill(to, "mtagd repair", func() error {
 		if err := repairControl(old, to, log, lost, parts.sums()); err != nil {

@@ -126,21 +126,18 @@ func (r *remover) expireKnown(ctx context.Context, m store.MerchantKey, from int
 	if err != nil {
 		return false, err
 	}
-	removed := uint64(0)
+	slices.SortFunc(positions, store.Position.Compare)
+	parts := neighbours(positions)
 	if total > maxExpired {
-		removed, err = r.rewriteBefore(ctx, m, store.Position{}, endOfTime, from)
-	} else {
-		slices.SortFunc(positions, store.Position.Compare)
-		for near := range neighbours(positions) {
-			var n uint64
-			if n, err = r.rewriteBefore(ctx, m, near[0], near[len(near)-1], from); err != nil {
-				break
-			}
-			removed += n
-		}
+		parts = slices.Values([][]store.Position{{{}, endOfTime}})
 	}
-	if err != nil {
-		return false, err
+	removed := uint64(0)
+	for near := range parts {
+		n, err := r.rewriteBefore(ctx, m, near[0], near[len(near)-1], from)
+		if err != nil {
+			return false, err
+		}
+		removed += n
 	}
 	defer r.change(m)(0) // 0: the removed events are counted already
 	err = r.index.withIndex(func(x *usedIndex) error {
@@ -154,7 +151,7 @@ func (r *remover) expireKnown(ctx context.Context, m store.MerchantKey, from int
 // rewriteBefore removes the events of a merchant from the archive that are before a time and between two positions. It
 // takes long. So it makes many small changes, and runs new erasures in between. The caller holds busy.
 func (r *remover) rewriteBefore(ctx context.Context, m store.MerchantKey, first, last store.Position, from int64) (events uint64, err error) {
-	pace := r.background.pace(expireWork, expireShare)
+	pace := r.background.pace(expireWork)
 	for more := true; more && err == nil; {
 		done := r.change(m)
 		var removed uint64

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/local/durable"
 	"mtagd/store/testenv"
 )
 
@@ -212,7 +213,7 @@ func TestALongerRetentionWhileEventsAreRemoved(t *testing.T) {
 			x.expire()
 			x.record(30)
 			x.expect(41)
-			if err := x.Impaired(); err != nil || exists(filepath.Join(x.dir, "damaged.jsonl")) {
+			if err := x.Impaired(); err != nil || durable.Exists(filepath.Join(x.dir, "damaged.jsonl")) {
 				t.Errorf("damage is named: %v", err)
 			}
 			closeEngine(t, x.engine)

@@ -26,20 +26,14 @@ const certificatesDir = "certificates"
 type Source struct {
 	reader      *reader
 	background  *background
-	closeEngine func() error // nil: the source does not own the engine
-
-	full    chan struct{}   // holds a value while a stream reads the whole journal
-	stop    context.Context // ends when Close begins
-	cancel  context.CancelFunc
-	streams sync.WaitGroup
+	closeEngine func() error  // nil: the source does not own the engine
+	full        chan struct{} // holds a value while a stream reads the whole journal
 }
 
-// SourceOf returns the source of an engine that runs. Close it before the engine.
+// SourceOf returns the source of an engine that runs. The engine's Close cuts off the streams.
 func SourceOf(opened store.Engine) *Source {
 	e := opened.(*engine)
-	s := &Source{reader: e.reader, background: e.background, full: make(chan struct{}, 1)}
-	s.stop, s.cancel = context.WithCancel(context.Background())
-	return s
+	return &Source{reader: e.reader, background: e.background, full: make(chan struct{}, 1)}
 }
 
 // OpenSource opens the data directory as a source, when no server runs. It fails with store.ErrInUse when one does.
@@ -54,10 +48,8 @@ func OpenSource(dir string, opt Options) (*Source, error) {
 	return s, nil
 }
 
-// Close cuts off the streams, and closes what OpenSource has opened.
+// Close closes what OpenSource has opened, which cuts off its streams.
 func (s *Source) Close() error {
-	s.cancel()
-	s.streams.Wait()
 	if s.closeEngine == nil {
 		return nil
 	}
@@ -68,16 +60,13 @@ func (s *Source) Close() error {
 func (s *Source) ID(context.Context) (string, error) { return s.reader.control.ID() }
 
 // Stream implements backup.Source.
-func (s *Source) Stream(ctx context.Context, r backup.Request, to io.Writer) (err error) {
-	s.streams.Add(1)
-	defer s.streams.Done()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(s.stop, cancel)()
-	if err := s.stop.Err(); err != nil {
-		return errors.New("the server is stopping")
+func (s *Source) Stream(ctx context.Context, r backup.Request, to io.Writer) error {
+	ctx, done, err := s.reader.beginReading(ctx)
+	if err != nil {
+		return err
 	}
-	w := backup.NewWriter(&pacedWriter{s.background.pacer(ctx, backupWork, func() int { return backupShare }), to})
+	defer done()
+	w := backup.NewWriter(&pacedWriter{s.background.pacer(ctx, backupWork), to})
 	if err := s.stream(ctx, r, w); err != nil {
 		return errors.Join(err, w.Fail(err))
 	}
@@ -117,27 +106,42 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 	}
 	var events journal.Snapshot
 	defer func() { events.Close() }()
-	var unarchived func() (events int, err error)
-	if err := s.begin(r, w, archived, func() (uint64, error) {
+	return s.write(ctx, r, w, archived, func() (m moment, err error) {
 		events, err = s.reader.journal.Snapshot()
-		unarchived = s.reader.journal.Counter(archived.Boundary, events.Version)
+		m.version = events.Version
+		m.unarchived = s.reader.journal.Counter(archived.Boundary, events.Version)
+		m.entries = func(use func(e codec.Entry, events int) error) error {
+			return events.Entries(ctx, r.Since, use, func(seq uint64, err error) {
+				s.reader.log.Error("backup: a damaged chunk is left out", "chunk", seq, "error", err)
+				w.Damaged(seq)
+			})
+		}
 		release()
-		return events.Version, err
-	}); err != nil {
-		return err
-	}
-	if err := s.streamArchive(ctx, r, archived, w); err != nil {
-		return err
-	}
-	if err := s.streamEvents(ctx, r, events, w); err != nil {
-		return err // without the end frame: what was written is not everything
-	}
-	return end(w, archived, unarchived)
+		return m, err
+	})
 }
 
-// end ends a stream. When damage keeps it from saying how many events there are, a restore does not compare them.
-func end(w *backup.Writer, archived archive.Snapshot, unarchived func() (events int, err error)) error {
-	if n, err := unarchived(); err == nil {
+// moment is the journal as of one version.
+type moment struct {
+	version    uint64
+	entries    func(use func(e codec.Entry, events int) error) error // what is new
+	unarchived func() (events int, err error)                        // how many events the archive does not have
+}
+
+// write writes a stream: without its end frame, it is not everything. now returns the moment of the stream; no control data
+// changes while it runs.
+func (s *Source) write(ctx context.Context, r backup.Request, w *backup.Writer, archived archive.Snapshot, now func() (moment, error)) error {
+	m, err := s.begin(r, w, archived, now)
+	if err == nil {
+		err = s.streamArchive(ctx, r, archived, w)
+	}
+	if err == nil {
+		err = m.entries(func(e codec.Entry, n int) error { return w.Entry(e, journal.IsChunk(e), n) })
+	}
+	if err != nil {
+		return err
+	}
+	if n, err := m.unarchived(); err == nil { // else damage hides how many there are, and a restore does not compare them
 		w.Live(archived.Events + n)
 	}
 	return w.End()
@@ -173,60 +177,54 @@ func (s *Source) streamRecent(ctx context.Context, r backup.Request, w *backup.W
 		return false, err
 	}
 	// Control data that is newer than the events does no harm: an event without its tag would.
-	if err := s.begin(r, w, archived, func() (uint64, error) { return version, nil }); err != nil {
-		return true, err
-	}
-	if err := s.streamArchive(ctx, r, archived, w); err != nil {
-		return true, err
-	}
-	if err := entries(func(e codec.Entry) error {
-		events, err := journal.CheckEntry(e)
-		if err = cmp.Or(ctx.Err(), err); err != nil {
-			return err
-		}
-		return w.Entry(e, journal.IsChunk(e), events)
-	}); err != nil {
-		return true, err
-	}
-	return true, end(w, archived, unarchived)
+	return true, s.write(ctx, r, w, archived, func() (moment, error) {
+		return moment{version, func(use func(e codec.Entry, events int) error) error {
+			return entries(func(e codec.Entry) error {
+				events, err := journal.CheckEntry(e)
+				if err = cmp.Or(ctx.Err(), err); err != nil {
+					return err
+				}
+				return use(e, events)
+			})
+		}, unarchived}, nil
+	})
 }
 
-// begin writes the header, the control data and the certificates. moment returns the version of the journal that the
-// stream ends with; no control data changes while it runs.
-func (s *Source) begin(r backup.Request, w *backup.Writer, archived archive.Snapshot, moment func() (uint64, error)) (err error) {
+// begin writes the header, the control data and the certificates.
+func (s *Source) begin(r backup.Request, w *backup.Writer, archived archive.Snapshot, now func() (moment, error)) (m moment, err error) {
 	h := backup.Header{Since: r.Since, Archive: archived.Version}
 	var failed error
 	data, err := s.reader.control.Snapshot(func() {
 		h.Time = s.reader.now()
-		h.Version, failed = moment()
+		m, failed = now()
 	})
 	if err != nil {
-		return err
+		return m, err
 	}
 	defer func() { err = errors.Join(err, data.Close()) }()
 	if failed != nil {
-		return failed
+		return m, failed
 	}
-	h.ControlVersion = data.Version
+	h.Version, h.ControlVersion = m.version, data.Version
 	if h.LastChunk, err = s.reader.journal.LastChunkAt(h.Version); err != nil {
-		return err
+		return m, err
 	}
 	h.LastChunk = max(h.LastChunk, archived.Boundary)
 	if r.Since == 0 {
 		h.Size = s.reader.journal.Size() + archived.Size() + data.Size()
 	}
 	if err := w.Header(h); err != nil {
-		return err
+		return m, err
 	}
 	if data.Version != r.ControlVersion {
 		if _, err := data.WriteTo(w); err != nil {
-			return fmt.Errorf("control data: %w", err)
+			return m, fmt.Errorf("control data: %w", err)
 		}
 	}
-	if !r.Certificates {
-		return nil
+	if r.Certificates {
+		err = eachCertificate(s.reader.dir, w.Certificate)
 	}
-	return eachCertificate(s.reader.dir, w.Certificate)
+	return m, err
 }
 
 // eachCertificate passes all files below the directory of certificates of a data directory.
@@ -251,14 +249,6 @@ func eachCertificate(dir string, use func(path string, content []byte) error) er
 			return err
 		}
 		return use(filepath.ToSlash(name), content)
-	})
-}
-
-// streamEvents writes what is new in the journal.
-func (s *Source) streamEvents(ctx context.Context, r backup.Request, events journal.Snapshot, w *backup.Writer) error {
-	return events.Entries(ctx, r.Since, func(e codec.Entry, n int) error { return w.Entry(e, journal.IsChunk(e), n) }, func(seq uint64, err error) {
-		s.reader.log.Error("backup: a damaged chunk is left out", "chunk", seq, "error", err)
-		w.Damaged(seq)
 	})
 }
 

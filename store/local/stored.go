@@ -126,12 +126,7 @@ func (s *stored) readEvents(ctx context.Context, m store.MerchantKey, positions 
 // readArchived reads the events that the archive has, and returns their number n. wanted is sorted, so they are its first n.
 func (s *stored) readArchived(ctx context.Context, m store.MerchantKey, wanted []journal.Wanted, use func(n int, event journal.Event)) (n int, err error) {
 	boundary := s.archive.Boundary()
-	n, _ = slices.BinarySearchFunc(wanted, boundary+1, func(w journal.Wanted, seq uint64) int {
-		if w.Seq < seq {
-			return -1
-		}
-		return 1
-	})
+	n, _ = slices.BinarySearchFunc(wanted, store.Position{Seq: boundary + 1}, func(w journal.Wanted, at store.Position) int { return w.Compare(at) })
 	if n == 0 {
 		return 0, nil
 	}

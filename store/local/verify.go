@@ -1,11 +1,11 @@
 package local
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -17,6 +17,7 @@ import (
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
+	"mtagd/store/local/durable"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
 	"mtagd/store/rules"
@@ -24,16 +25,15 @@ import (
 
 // Verify implements store.Engine. Damaged chunks that it finds are noted. Close ends it.
 func (r *reader) Verify(ctx context.Context, v store.Verification) (store.Verified, error) {
-	r.verifying.RLock()
-	defer r.verifying.RUnlock()
-	if err := cmp.Or(ctx.Err(), r.opened.Err()); err != nil {
+	ctx, done, err := r.beginReading(ctx)
+	if err != nil {
 		return store.Verified{}, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(r.opened, cancel)()
+	defer done()
 	x := r.index.use()
 	defer x.users.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	defer context.AfterFunc(x.replaced, cancel)() // else the old file would take space until the verification ends
 	indexWrong := false
 	found := v.Found
@@ -45,7 +45,7 @@ func (r *reader) Verify(ctx context.Context, v store.Verification) (store.Verifi
 	w.missing = func(keys map[store.MerchantKey][]rank.Key) error { return r.noteMissing(ctx, x.Index, w.upTo, keys) }
 	since := r.moment()
 	w.unchanged = func(m store.MerchantKey) bool { return r.unchanged(m, since) }
-	err := w.verify()
+	err = w.verify()
 	if indexWrong || w.disagree {
 		r.index.startRebuild(x.Index, fmt.Errorf("%w: a verification has found damage", codec.ErrCorrupt))
 	}
@@ -63,43 +63,42 @@ func (r *reader) Verify(ctx context.Context, v store.Verification) (store.Verifi
 func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ store.Verified, err error) {
 	w := verifierOfClosed(ctx, v)
 	defer func() { err = errors.Join(err, w.close()) }()
-	if w.control, err = control.OpenReadOnly(dir); err != nil {
-		if errors.Is(err, store.ErrInUse) {
-			return w.counts, err
-		}
-		v.Found(store.Finding{Part: store.PartControl, Where: "control.db", Problem: "cannot be opened: " + err.Error()})
+	unopened := func(part store.Part, where string, err error) {
+		v.Found(store.Finding{Part: part, Where: where, Problem: "cannot be opened: " + err.Error()})
 	}
-	w.expiring = readExpiring(dir, Options{}.withDefaults().Log)
-	if w.control != nil {
-		parts, err := readGeneration(dir, Options{}.withDefaults().Log)
+	opt := Options{}.withDefaults()
+	w.expiring = readExpiring(dir, opt.Log)
+	if w.control, err = control.OpenReadOnly(dir); errors.Is(err, store.ErrInUse) {
+		return w.counts, err
+	} else if err != nil {
+		unopened(store.PartControl, "control.db", err)
+	} else {
+		parts, err := readGeneration(dir, opt.Log)
 		if err == nil {
 			err = parts.compare(w.control)
 		}
 		if err != nil {
 			v.Found(store.Finding{Part: store.PartControl, Where: dir, Problem: err.Error()})
 		}
-	}
-	events := filepath.Join(dir, "events")
-	if _, err := os.Stat(events); errors.Is(err, os.ErrNotExist) && w.control != nil {
-		return w.counts, w.verify() // no server has run yet
+		if !durable.Exists(filepath.Join(dir, "events")) {
+			return w.counts, w.verify() // no server has run yet
+		}
 	}
 	options := journal.Options{Log: slog.New(slog.DiscardHandler), Now: time.Now}
-	if w.journal, err = journal.OpenReadOnly(events, options); err != nil {
-		v.Found(store.Finding{Part: store.PartEvents, Where: "events", Problem: "cannot be opened: " + err.Error()})
+	if w.journal, err = journal.OpenReadOnly(filepath.Join(dir, "events"), options); err != nil {
+		unopened(store.PartEvents, "events", err)
 	}
-	if w.damage, err = openDamage(dir, Options{}.withDefaults()); err != nil {
+	if w.damage, err = openDamage(dir, opt); err != nil {
 		return w.counts, err
 	}
 	w.archive, err = archive.OpenReadOnly(Parts(dir)["archive"], options.Log)
 	if err != nil && !errors.Is(err, os.ErrNotExist) { // an earlier version had none
-		v.Found(store.Finding{Part: store.PartEvents, Where: "archive", Problem: "cannot be opened: " + err.Error()})
+		unopened(store.PartEvents, "archive", err)
 		w.hidden = true
 	}
 	w.index, err = rank.OpenReadOnly(filepath.Join(dir, "index.db"))
-	switch _, ok := errors.AsType[codec.UnknownFormat](err); {
-	case err == nil, errors.Is(err, os.ErrNotExist), ok: // the next start builds it
-	default:
-		v.Found(store.Finding{Part: store.PartIndex, Where: "index.db", Problem: "cannot be opened: " + err.Error()})
+	if _, ok := errors.AsType[codec.UnknownFormat](err); err != nil && !errors.Is(err, os.ErrNotExist) && !ok { // else the next start builds it
+		unopened(store.PartIndex, "index.db", err)
 	}
 	return w.counts, w.verify()
 }
@@ -177,29 +176,24 @@ func verifierOfClosed(ctx context.Context, v store.Verification) verifier {
 func (v *verifier) verify() (err error) {
 	v.indexed, v.buckets = map[store.MerchantKey]*merchantSums{}, make([]eventSum, buckets)
 	if v.control != nil {
-		if v.counts.Records, err = v.control.Verify(v.ctx, func(where, problem string) {
+		v.counts.Records, err = v.control.Verify(v.ctx, func(where, problem string) {
 			v.Found(store.Finding{Part: store.PartControl, Where: where, Problem: problem})
-		}); err != nil {
-			return err
-		}
+		})
 		v.Read(store.PartControl, 1, 1)
 	}
-	if v.index != nil {
-		if err := v.verifyIndex(); err != nil {
-			return err
-		}
+	if err == nil && v.index != nil {
+		err = v.verifyIndex()
 	}
-	if v.journal != nil {
-		if err := v.verifyJournal(); err != nil {
-			return err
-		}
+	if err == nil && v.journal != nil {
+		err = v.verifyJournal()
 	}
-	if v.archive != nil {
-		if err := v.verifyArchive(); err != nil {
-			return err
-		}
+	if err == nil && v.archive != nil {
+		err = v.verifyArchive()
 	}
-	return v.compare()
+	if err == nil {
+		err = v.compare()
+	}
+	return err
 }
 
 func (v *verifier) verifyIndex() (err error) {
@@ -333,18 +327,18 @@ func (s *merchantSums) hash(e *codec.Event) uint64 {
 	return hashOf(e.Merchant, rank.Key{Time: e.Time, Position: e.Position}, series)
 }
 
-func (v *verifier) close() (err error) {
-	if v.control != nil {
-		err = v.control.Close()
+func (v *verifier) close() error {
+	return errors.Join(closeOpened(v.journal), closeOpened(v.control), closeOpened(v.archive), closeOpened(v.index))
+}
+
+// closeOpened closes what was opened; nil: it was not.
+func closeOpened[T interface {
+	comparable
+	io.Closer
+}](part T) error {
+	var none T
+	if part == none {
+		return nil
 	}
-	if v.journal != nil {
-		err = errors.Join(err, v.journal.Close())
-	}
-	if v.archive != nil {
-		err = errors.Join(err, v.archive.Close())
-	}
-	if v.index != nil {
-		err = errors.Join(err, v.index.Close())
-	}
-	return err
+	return part.Close()
 }

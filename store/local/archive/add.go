@@ -99,7 +99,7 @@ func (c *change) addEvents(txn *badgerdb.Txn, r *Run, events []runEvent, pace fu
 		w.b.first = replaced[len(replaced)-1].first
 	}
 	for _, old := range slices.Backward(replaced) {
-		if err := c.remove(txn, old.blockKey, old.usage()); err != nil {
+		if err := c.remove(txn, old.blockKey, old.usage); err != nil {
 			return err
 		}
 	}
@@ -127,11 +127,11 @@ func (c *change) addEvents(txn *badgerdb.Txn, r *Run, events []runEvent, pace fu
 type loadedBlock struct {
 	blockKey
 	block
-	stored int // bytes of its stored form
+	usage Usage
 }
 
-func (b *loadedBlock) usage() Usage {
-	return Usage{uint64(b.events), uint64(b.stored), b.blockKey.last}
+func usageOf(k blockKey, b block, stored []byte) Usage {
+	return Usage{uint64(b.events), uint64(len(stored)), k.last}
 }
 
 // lastBlocks returns the last blocks of a merchant that are replaced when events of this size are added, the last one first,
@@ -159,7 +159,7 @@ func (c *change) lastBlocks(txn *badgerdb.Txn, m store.MerchantKey, size int) (e
 			break
 		}
 		b.content = bytes.Clone(b.content)
-		replaced = append(replaced, loadedBlock{k, b, len(it.Entry().Value)})
+		replaced = append(replaced, loadedBlock{k, b, usageOf(k, b, it.Entry().Value)})
 		size += len(b.content)
 	}
 	return end, replaced, it.Err()

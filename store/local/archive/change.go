@@ -73,14 +73,9 @@ func (c *change) isFull() bool {
 	return c.bytes >= commitBytes || len(c.entries)+len(c.changed) >= commitEntries
 }
 
-// isEmpty reports whether there is nothing to commit.
-func (c *change) isEmpty() bool {
-	return len(c.entries)+len(c.changed) == 0 && c.boundary == 0
-}
-
 // commit writes the change so far. It is on disk, and read, after Archive.flush.
 func (c *change) commit() error {
-	if c.isEmpty() {
+	if len(c.entries)+len(c.changed) == 0 && c.boundary == 0 {
 		return nil
 	}
 	entries := c.entries

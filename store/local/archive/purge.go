@@ -12,22 +12,23 @@ import (
 func (a *Archive) Purge(ctx context.Context, pace func()) error {
 	a.compacting.Lock()
 	defer a.compacting.Unlock()
-	if err := a.notePurge(); err != nil {
+	a.writing.Lock()
+	err := a.Failure()
+	if err == nil && a.snapshots > 0 {
+		err = badgerdb.ErrCopied
+	}
+	if err == nil {
+		err = a.notePurged()
+	}
+	a.writing.Unlock()
+	if err != nil {
 		return err
 	}
 	return a.db.CompactAndWait(ctx, pace)
 }
 
-// notePurge notes that a backup which has the deleted blocks must not be continued.
-func (a *Archive) notePurge() error {
-	a.writing.Lock()
-	defer a.writing.Unlock()
-	if err := a.Failure(); err != nil {
-		return err
-	}
-	if a.snapshots > 0 {
-		return badgerdb.ErrCopied
-	}
+// notePurged notes that a backup must not be continued which has blocks that are deleted now. The caller holds writing.
+func (a *Archive) notePurged() error {
 	if err := a.commit(numberEntry(keyPurged, a.last)); err != nil {
 		return a.fail(err)
 	}
@@ -43,19 +44,16 @@ func (a *Archive) Reclaim(ctx context.Context, pace func()) error {
 		return nil // or Purge does it
 	}
 	defer a.compacting.Unlock()
-	if a.isCopied() {
+	a.writing.Lock()
+	isCopied := a.snapshots > 0
+	a.writing.Unlock()
+	if isCopied {
 		return nil // all that came after the snapshot would be copied again each time
 	}
 	if isDead {
 		return a.db.Compact(ctx, pace)
 	}
 	return a.db.Merge(ctx, pace)
-}
-
-func (a *Archive) isCopied() bool {
-	a.writing.Lock()
-	defer a.writing.Unlock()
-	return a.snapshots > 0
 }
 
 // databaseSlack is about how much larger a small archive is than its blocks.

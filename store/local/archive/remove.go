@@ -68,7 +68,7 @@ func (a *Archive) RewriteSome(ctx context.Context, m store.MerchantKey, from, to
 				damaged(Damage{m, before(k.last), k.last, err})
 				continue
 			}
-			if err := r.filter(&loadedBlock{k, b, len(it.Entry().Value)}); err != nil {
+			if err := r.filter(&loadedBlock{k, b, usageOf(k, b, it.Entry().Value)}); err != nil {
 				return err
 			}
 			if c.isFull() {
@@ -124,7 +124,7 @@ func (r *rewrite) filter(old *loadedBlock) error {
 		return nil // it had no events before, and the previous block has some
 	}
 	r.gone += gone
-	if err := r.remove(r.txn, old.blockKey, old.usage()); err != nil {
+	if err := r.remove(r.txn, old.blockKey, old.usage); err != nil {
 		return err
 	}
 	if kept.events > 0 {
@@ -169,7 +169,7 @@ func (a *Archive) DropMerchant(ctx context.Context, m store.MerchantKey) (remove
 			}
 			var has Usage // zero when the header cannot be read
 			if b, _, err := readHeader(it.Entry().Value); err == nil {
-				has = (&loadedBlock{k, b, len(it.Entry().Value)}).usage()
+				has = usageOf(k, b, it.Entry().Value)
 			}
 			if err := c.remove(txn, k, has); err != nil {
 				return err

@@ -27,7 +27,7 @@ func Create(dir string, log *slog.Logger) (*Writer, error) {
 // Put adds the entry of a block. It must be sound (CheckBlock).
 func (w *Writer) Put(e codec.Entry) error { return w.a.db.Put(e) }
 
-// Close ends the writing. When it returns nil, the archive is on disk, with this boundary, and can be opened.
+// Close ends the writing: when it returns nil, the archive is on disk, with this boundary, and can be opened.
 func (w *Writer) Close(boundary uint64) error {
 	err := w.a.db.Flush()
 	if err == nil {
@@ -75,7 +75,7 @@ func (w *Writer) finish(boundary uint64) error {
 			if replaced {
 				c.put(codec.Entry{Key: k.append(nil), Deleted: true})
 			} else if err := c.count(txn, k.merchant, func(u *Usage) {
-				u.add((&loadedBlock{k, b, len(it.Entry().Value)}).usage())
+				u.add(usageOf(k, b, it.Entry().Value))
 			}); err != nil {
 				return err
 			}

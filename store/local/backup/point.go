@@ -53,9 +53,11 @@ func (w *writing) read(ctx context.Context, f *frames) error {
 	if err := w.begin(content); err != nil {
 		return err
 	}
-	control := &part{list: &w.m.Control, limit: controlPiece}
-	certificates := &part{list: &w.m.Certificates, limit: pieceSize}
-	events := &part{list: &w.m.Events, limit: pieceSize}
+	parts := map[byte]*part{
+		frameControl:     {list: &w.m.Control, limit: controlPiece},
+		frameCertificate: {list: &w.m.Certificates, limit: pieceSize},
+		frameEntries:     {list: &w.m.Events, limit: pieceSize},
+	}
 	for {
 		kind, content, err := f.next()
 		if err != nil {
@@ -65,19 +67,14 @@ func (w *writing) read(ctx context.Context, f *frames) error {
 		if w.opt.Progress != nil {
 			w.opt.Progress(w.done, w.header.Size)
 		}
-		switch kind {
-		case frameControl:
-			err = w.add(ctx, control, content)
-		case frameCertificate:
-			err = w.add(ctx, certificates, content)
-		case frameEntries:
-			err = w.add(ctx, events, content)
-		case frameEnd:
-			return errors.Join(json.Unmarshal(content, &w.m.Count), w.flush(ctx, control), w.flush(ctx, certificates), w.flush(ctx, events))
-		default:
-			err = fmt.Errorf("the stream has an unknown frame %q", kind)
+		if kind == frameEnd {
+			return errors.Join(json.Unmarshal(content, &w.m.Count), w.flush(ctx, parts[frameControl]),
+				w.flush(ctx, parts[frameCertificate]), w.flush(ctx, parts[frameEntries]))
 		}
-		if err != nil {
+		if parts[kind] == nil {
+			return fmt.Errorf("the stream has an unknown frame %q", kind)
+		}
+		if err := w.add(ctx, parts[kind], content); err != nil {
 			return err
 		}
 	}

@@ -57,10 +57,10 @@ func holderIn(entry []byte) store.PartnerID {
 }
 
 // dropOldest makes room for the new entries: for each, at most two others go. With smaller limits the log gets shorter
-// little by little. Damaged entries stay. It returns what the holders have afterwards.
-func (d *Data) dropOldest(tx transaction, s sums, entries []store.AuditEntry) (dropped map[store.PartnerID]holding, err error) {
+// little by little. Damaged entries stay. It returns the records to delete, and what the holders have afterwards.
+func (d *Data) dropOldest(tx *bolt.Tx, entries []store.AuditEntry) (gone []rules.Record, dropped map[store.PartnerID]holding, err error) {
 	if len(entries) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	dropped = map[store.PartnerID]holding{}
 	limits, added, mayFail := d.AuditLimits, map[store.PartnerID]int{}, map[store.PartnerID]bool{}
@@ -69,7 +69,7 @@ func (d *Data) dropOldest(tx transaction, s sums, entries []store.AuditEntry) (d
 		mayFail[e.Holder()] = mayFail[e.Holder()] || e.MayBeRefused()
 	}
 	excess := map[store.PartnerID]int{}
-	full := s[inLog].n+uint64(len(entries)) > uint64(limits.Partners)
+	full := d.sums[inLog].n+uint64(len(entries)) > uint64(limits.Partners)
 	var numbers []int
 	for holder, h := range d.held {
 		if holder == "" {
@@ -91,29 +91,25 @@ func (d *Data) dropOldest(tx transaction, s sums, entries []store.AuditEntry) (d
 			continue
 		}
 		h := *d.held[holder]
-		before := h.n
-		if err := d.drop(tx, s, holder, &h, min(n, room)); err != nil {
-			return nil, err
+		old := d.oldest(tx, holder, &h, min(n, room))
+		if len(old) == 0 && mayFail[holder] {
+			return nil, nil, store.ErrAuditFull
 		}
-		if h.n == before && mayFail[holder] {
-			return nil, store.ErrAuditFull
-		}
-		dropped[holder] = h
-		if room -= before - h.n; room == 0 {
+		gone, dropped[holder] = append(gone, old...), h
+		if room -= len(old); room == 0 {
 			break
 		}
 	}
-	return dropped, nil
+	return gone, dropped, nil
 }
 
-// drop drops at most n entries of one holder, the oldest first. It begins where the last one has stopped: so it reads the
-// entries of others once, and not each time.
-func (d *Data) drop(tx transaction, s sums, holder store.PartnerID, h *holding, n int) error {
+// oldest returns at most n entries to drop of one holder. It begins where the last one has stopped: so it reads the entries of
+// others once, and not each time.
+func (d *Data) oldest(tx *bolt.Tx, holder store.PartnerID, h *holding, n int) (old []rules.Record) {
 	age := d.AuditLimits.PartnerAge
 	if holder == "" {
 		age = d.AuditLimits.OperatorAge
 	}
-	var old []rules.Record
 	log := tx.Bucket([]byte(inLog)).Cursor()
 	for key, value := log.Seek(binary.BigEndian.AppendUint64(nil, uint64(h.oldest))); key != nil && len(old) < n; key, value = log.Next() {
 		value, _, ok := unseal(inLog, key, value)
@@ -126,13 +122,8 @@ func (d *Data) drop(tx transaction, s sums, holder store.PartnerID, h *holding, 
 		old = append(old, rules.Record{Kind: inLog, Key: string(key)})
 		h.oldest++
 	}
-	for _, w := range old {
-		if err := storeOne(tx, s, w); err != nil {
-			return err
-		}
-	}
 	h.n -= len(old)
-	return nil
+	return old
 }
 
 // Audit implements rules.Driver. It decodes only entries that may be in the answer: the time is in the key, and the id of
@@ -173,10 +164,7 @@ func (d driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.
 		}
 		return checkRead(tx, read, q.Before)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return entries, nil
+	return entries, err
 }
 
 // checkRead returns an error when fewer entries were read than there are. Nothing is known of those before another one.

@@ -6,8 +6,7 @@
 //	audit.go      the audit log
 //	control.go    Data: changes
 //	open.go       opens control.db: checks and loads all of it
-//	export.go     what a move to another engine copies
-//	import.go     takes what a move from another engine copies
+//	move.go       what a move to another engine copies, and takes
 //	snapshot.go   the control data as of one moment, for a backup
 //	verify.go     checks all records
 //	copy.go       the second file
@@ -48,6 +47,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -170,22 +170,17 @@ func (d *Data) store(c rules.Change) error {
 	returned := false
 	var committing int // the transaction whose commit has begun; 0: none
 	err = boltfile.CatchDamage(fileName, func() (err error) {
-		committing, err = d.update(func(t transaction) (err error) {
+		committing, err = d.update(func(tx *bolt.Tx) (_ []rules.Record, _ sums, err error) {
 			next = maps.Clone(d.sums)
-			if dropped, err = d.dropOldest(t, next, c.Entries); err != nil {
-				return err
+			var old []rules.Record
+			if old, dropped, err = d.dropOldest(tx, c.Entries); err != nil {
+				return nil, nil, err
 			}
-			gone, err := documentsOf(t.Tx, c)
-			if err != nil {
-				return err
+			writes = slices.Concat(old, writes, documentsOf(tx, c))
+			if err = storeAll(tx, next, writes); err == nil && d.Changing != nil {
+				err = d.Changing(next.sum())
 			}
-			if err := storeAll(t, next, append(writes, gone...)); err != nil {
-				return err
-			}
-			if d.Changing != nil {
-				return d.Changing(next.sum())
-			}
-			return nil
+			return writes, next, err
 		})
 		returned = true
 		return err

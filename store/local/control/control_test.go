@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mtagd/store"
-	"mtagd/store/rules"
 	"mtagd/store/testenv"
 )
 
@@ -128,6 +127,6 @@ func changeFile(path string, change func(tx *bolt.Tx) error) error {
 		if err != nil {
 			return err
 		}
-		return storeOne(transaction{Tx: tx}, s, rules.Record{Kind: inMeta, Key: keySums, Value: s.bytes(uint64(tx.ID()))})
+		return putAll(tx, s, nil)
 	}), db.Close())
 }

@@ -16,6 +16,7 @@ import (
 	"mtagd/store/local/codec"
 	"mtagd/store/local/durable"
 	"mtagd/store/local/space"
+	"mtagd/store/rules"
 )
 
 // control.copy is a second control.db: each change is committed to both. Damage of one file loses nothing: a start that
@@ -176,75 +177,54 @@ func (r *reading) mayReplace(damaged *reading, sums []uint64) bool {
 	return slices.Index(sums, own) > slices.Index(sums, newest.sum())
 }
 
-// transaction is a transaction of control.db, and that of the copy, if there is one.
-type transaction struct {
-	*bolt.Tx
-	copy *bolt.Tx
-}
-
-// each calls change with both.
-func (t transaction) each(change func(tx *bolt.Tx) error) error {
-	err := change(t.Tx)
-	if err == nil && t.copy != nil {
-		err = onCopy(func() error { return change(t.copy) })
-	}
-	return err
-}
-
 // errCopy is in an error that is the copy's: control.db may be sound.
 var errCopy = errors.New("control.copy cannot be used")
 
-func onCopy(do func() error) error {
-	if err := boltfile.CatchDamage(copyName, do); err != nil {
-		return fmt.Errorf("%w: %w", errCopy, err)
-	}
-	return nil
-}
-
-// update makes a change in both files; it may call change twice. It commits the copy before control.db. It returns the number
-// of the transaction of control.db, or 0 if it did not get to commit it. The caller syncs the copy. A copy that cannot be
-// read or written is rebuilt, once.
-func (d *Data) update(change func(t transaction) error) (committing int, err error) {
-	for isAgain := false; ; isAgain = true {
-		var inCopy int
-		committing, inCopy, err = d.updateBoth(change)
-		isSound := !errors.Is(err, errCopy) || space.IsFull(err) && isBefore(d.copy, inCopy)
-		if err == nil || committing == 0 && isSound {
-			return committing, err
-		}
-		err = errors.Join(err, d.dropCopy()) // it may have what control.db has not
-		if committing != 0 || isAgain {
-			return committing, err
-		}
-		d.log.Warn("control.copy cannot be read or written, and is rebuilt", "error", err)
-	}
-}
-
-// updateBoth is one try of update. It also returns the number of the transaction of the copy.
-func (d *Data) updateBoth(change func(t transaction) error) (committing, inCopy int, err error) {
-	if d.copy == nil {
-		if err := d.makeCopy(); err != nil {
-			return 0, 0, err
-		}
-	}
-	var second *bolt.Tx
-	if err := onCopy(func() (err error) {
-		second, err = d.copy.Begin(true)
-		return err
-	}); err != nil {
-		return 0, 0, err
-	}
-	defer func() { _ = second.Rollback() }() // does nothing after a commit
-	inCopy = second.ID()
+// update makes a change in both files: build makes it in control.db, and returns the records for the copy, with the new sums.
+// The copy is committed first. update returns the number of the transaction of control.db, or 0 if it did not get to commit
+// it. The caller syncs the copy.
+func (d *Data) update(build func(tx *bolt.Tx) ([]rules.Record, sums, error)) (committing int, err error) {
 	err = d.db.Update(func(tx *bolt.Tx) error {
-		if err := change(transaction{tx, second}); err != nil {
-			return err
+		writes, s, err := build(tx)
+		if err == nil {
+			err = d.updateCopy(writes, s)
 		}
-		err := onCopy(second.Commit)
 		if err == nil {
 			committing = tx.ID()
 		}
 		return err
 	})
-	return committing, inCopy, err
+	if err != nil && committing != 0 {
+		err = errors.Join(err, d.dropCopy()) // it may have what control.db has not
+	}
+	return committing, err
+}
+
+// updateCopy makes a change in the copy. A copy that cannot be read or written is rebuilt, once.
+func (d *Data) updateCopy(writes []rules.Record, s sums) error {
+	for isAgain := false; ; isAgain = true {
+		if d.copy == nil {
+			if err := d.makeCopy(); err != nil {
+				return err
+			}
+		}
+		id := 0
+		err := boltfile.CatchDamage(copyName, func() error {
+			return d.copy.Update(func(tx *bolt.Tx) error {
+				id = tx.ID()
+				return putAll(tx, s, writes)
+			})
+		})
+		if err == nil {
+			return nil
+		}
+		err = fmt.Errorf("%w: %w", errCopy, err)
+		if space.IsFull(err) && isBefore(d.copy, id) {
+			return err
+		}
+		if err = errors.Join(err, d.dropCopy()); isAgain {
+			return err
+		}
+		d.log.Warn("control.copy cannot be read or written, and is rebuilt", "error", err)
+	}
 }

@@ -3,6 +3,7 @@ package control
 import (
 	"bytes"
 	"context"
+	"iter"
 	"strings"
 
 	bolt "go.etcd.io/bbolt"
@@ -47,8 +48,7 @@ func (d driver) ReadDocuments(ctx context.Context, kind store.DocumentKind, m *s
 		prefix = documentKey(kind, *m, id)
 	}
 	err = d.viewDocuments(ctx, func(b *bolt.Bucket) error {
-		docs = nil
-		return eachWith(b, prefix, func(key, value []byte) error {
+		for key, value := range eachWith(b, prefix) {
 			doc, err := readDocument(string(key), value)
 			switch {
 			case one && string(key) != prefix: // another id begins with this one
@@ -57,21 +57,22 @@ func (d driver) ReadDocuments(ctx context.Context, kind store.DocumentKind, m *s
 			case one:
 				return err
 			}
-			return ctx.Err() // a damaged one was logged at the start
-		})
+			if err := ctx.Err(); err != nil { // a damaged one was logged at the start
+				return err
+			}
+		}
+		return nil
 	})
 	return docs, err
 }
 
-// eachWith calls use with the records whose key has a prefix.
-func eachWith(b *bolt.Bucket, prefix string, use func(key, value []byte) error) error {
-	c := b.Cursor()
-	for key, value := c.Seek([]byte(prefix)); key != nil && bytes.HasPrefix(key, []byte(prefix)); key, value = c.Next() {
-		if err := use(key, value); err != nil {
-			return err
+// eachWith returns the records whose key has a prefix.
+func eachWith(b *bolt.Bucket, prefix string) iter.Seq2[[]byte, []byte] {
+	return func(yield func(key, value []byte) bool) {
+		c := b.Cursor()
+		for key, value := c.Seek([]byte(prefix)); bytes.HasPrefix(key, []byte(prefix)) && yield(key, value); key, value = c.Next() {
 		}
 	}
-	return nil
 }
 
 func (d *Data) viewDocuments(ctx context.Context, read func(b *bolt.Bucket) error) error {
@@ -100,20 +101,16 @@ func (d *Data) PutDocuments(ctx context.Context, docs []store.Document) error {
 }
 
 // documentsOf returns the writes that delete the documents of the merchants that a change deletes.
-func documentsOf(tx *bolt.Tx, c rules.Change) (gone []rules.Record, err error) {
+func documentsOf(tx *bolt.Tx, c rules.Change) (gone []rules.Record) {
 	for _, r := range c.Records {
 		if r.Kind != rules.Merchants || r.Value != nil {
 			continue
 		}
 		for _, kind := range store.DocumentKinds {
-			prefix := documentKey(kind, store.MerchantID(r.Key), "")
-			if err := eachWith(tx.Bucket([]byte(inDocuments)), prefix, func(key, _ []byte) error {
+			for key := range eachWith(tx.Bucket([]byte(inDocuments)), documentKey(kind, store.MerchantID(r.Key), "")) {
 				gone = append(gone, rules.Record{Kind: inDocuments, Key: string(key)})
-				return nil
-			}); err != nil {
-				return nil, err
 			}
 		}
 	}
-	return gone, nil
+	return gone
 }

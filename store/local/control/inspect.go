@@ -35,7 +35,10 @@ func Inspect(dir string) (Contents, error) {
 		switch entry.Name() {
 		case fileName, copyName: // Open takes the copy when control.db is missing
 			found = ControlData
-			if err := checkExists(filepath.Join(dir, entry.Name())); err != nil {
+			path := filepath.Join(dir, entry.Name())
+			if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+				return found, fmt.Errorf("%s is a symbolic link to a file that does not exist", path)
+			} else if err != nil {
 				return found, err
 			}
 		case "lost+found": // in the root of every ext4 file system
@@ -44,13 +47,4 @@ func Inspect(dir string) (Contents, error) {
 		}
 	}
 	return found, nil
-}
-
-// checkExists returns an error when the path is a symbolic link to a file that does not exist.
-func checkExists(path string) error {
-	_, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is a symbolic link to a file that does not exist", path)
-	}
-	return err
 }

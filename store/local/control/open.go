@@ -39,11 +39,6 @@ func OpenNewest(dir string, now func() time.Time, log *slog.Logger, sums func() 
 	return d, nil
 }
 
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
 // errReplaced says that the copy was put in the place of a damaged file.
 var errReplaced = errors.New("control.db was replaced")
 
@@ -51,7 +46,7 @@ var errReplaced = errors.New("control.db was replaced")
 func (d *Data) open(sumsOf func() ([]uint64, error)) error {
 	found := newReading(toLoad)
 	found.wanted = sums{}
-	isMissing := !exists(d.path)
+	isMissing := !durable.Exists(d.path)
 	db, err := boltfile.OpenChecked(d.path, bolt.Options{}, func(f *os.File) (err error) {
 		for _, path := range []string{d.path, copyPath(d.path)} { // a replacement was cut off
 			if err := durable.Remove(path + durable.NewSuffix); err != nil {
@@ -59,7 +54,7 @@ func (d *Data) open(sumsOf func() ([]uint64, error)) error {
 			}
 		}
 		info, err := f.Stat()
-		if err != nil || info.Size() == 0 && !exists(copyPath(d.path)) { // a new one
+		if err != nil || info.Size() == 0 && !durable.Exists(copyPath(d.path)) { // a new one
 			return err
 		}
 		r, err := read(f, toLoad)
@@ -116,7 +111,7 @@ func writeNew(path string, records []rules.Record) error {
 	err = prepare(db, "", sums)
 	for batch := range slices.Chunk(records, writtenAtOnce) {
 		if err == nil {
-			err = db.Update(func(tx *bolt.Tx) error { return storeAll(transaction{Tx: tx}, sums, batch) })
+			err = db.Update(func(tx *bolt.Tx) error { return storeAll(tx, sums, batch) })
 		}
 	}
 	return errors.Join(err, db.Close())
@@ -144,7 +139,7 @@ func prepare(db *boltfile.DB, format string, of sums) error {
 			}
 		}
 		// storeAll also writes the sums, with the number of this transaction.
-		return storeAll(transaction{Tx: tx}, of, []rules.Record{{Kind: inMeta, Key: keyFormat, Value: []byte(Format)}})
+		return storeAll(tx, of, []rules.Record{{Kind: inMeta, Key: keyFormat, Value: []byte(Format)}})
 	})
 }
 

@@ -144,23 +144,37 @@ func inAuditLog(e store.AuditEntry) (rules.Record, error) {
 	return rules.Record{Kind: inLog, Key: auditKey(e.ID, e.At), Value: value}, err
 }
 
-// storeOne makes a change in a transaction, and keeps s up to date. It fails rather than replace a damaged record, whose seal
-// is not known.
-func storeOne(t transaction, s sums, w rules.Record) error {
-	if old := t.Bucket([]byte(w.Kind)).Get([]byte(w.Key)); old != nil && isSummed(w.Kind, w.Key) {
-		_, seal, ok := unseal(w.Kind, w.Key, old)
-		if !ok {
-			return damaged(w.Kind, w.Key)
+// storeAll makes changes in control.db, and keeps s up to date. It fails rather than replace a damaged record, whose seal is
+// not known.
+func storeAll(tx *bolt.Tx, s sums, writes []rules.Record) error {
+	for _, w := range writes {
+		if old := tx.Bucket([]byte(w.Kind)).Get([]byte(w.Key)); old != nil && isSummed(w.Kind, w.Key) {
+			_, seal, ok := unseal(w.Kind, w.Key, old)
+			if !ok {
+				return damaged(w.Kind, w.Key)
+			}
+			s.remove(w.Kind, seal)
 		}
-		s.remove(w.Kind, seal)
+		if w.Value != nil && isSummed(w.Kind, w.Key) {
+			s.add(w.Kind, sealOf(w.Kind, w.Key, w.Value))
+		}
+		if err := put(tx, w); err != nil {
+			return err
+		}
 	}
-	if w.Value != nil && isSummed(w.Kind, w.Key) {
-		s.add(w.Kind, sealOf(w.Kind, w.Key, w.Value))
-	}
-	return t.each(func(tx *bolt.Tx) error { return put(tx, w) })
+	return putAll(tx, s, nil)
 }
 
-// put makes a change of one file.
+// putAll makes changes in one file, and writes the sums.
+func putAll(tx *bolt.Tx, s sums, writes []rules.Record) error {
+	for _, w := range append(slices.Clip(writes), rules.Record{Kind: inMeta, Key: keySums, Value: s.bytes(uint64(tx.ID()))}) {
+		if err := put(tx, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func put(tx *bolt.Tx, w rules.Record) error {
 	b := tx.Bucket([]byte(w.Kind))
 	if w.Value == nil {
@@ -173,18 +187,6 @@ func put(tx *bolt.Tx, w rules.Record) error {
 		b.FillPercent = 1 // entries are only added at the end, so a full page stays full
 	}
 	return b.Put([]byte(w.Key), seal(w.Kind, w.Key, w.Value))
-}
-
-// storeAll makes changes, and writes the sums.
-func storeAll(t transaction, s sums, writes []rules.Record) error {
-	for _, w := range writes {
-		if err := storeOne(t, s, w); err != nil {
-			return err
-		}
-	}
-	return t.each(func(tx *bolt.Tx) error {
-		return put(tx, rules.Record{Kind: inMeta, Key: keySums, Value: s.bytes(uint64(tx.ID()))})
-	})
 }
 
 // damaged is the error for a record that cannot be read.

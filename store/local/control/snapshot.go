@@ -11,7 +11,8 @@ import (
 type Snapshot struct {
 	Version uint64 // Sum: two snapshots with the same one have the same records
 
-	tx *bolt.Tx
+	tx   *bolt.Tx
+	sums sums
 }
 
 // Snapshot returns the control data as it is now. It calls now before the next change can be made.
@@ -23,7 +24,7 @@ func (d *Data) Snapshot(now func()) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	now()
-	return Snapshot{Version: d.sums.sum(), tx: tx}, nil
+	return Snapshot{Version: d.sums.sum(), tx: tx, sums: d.sums}, nil // a change replaces d.sums
 }
 
 // Size is how many bytes WriteTo writes.

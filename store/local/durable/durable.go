@@ -43,6 +43,12 @@ func Replace(path string, write func(f *os.File) error) error {
 	return errors.Join(os.Rename(path+NewSuffix, path), SyncPath(filepath.Dir(path)))
 }
 
+// Exists reports whether there is a file or directory.
+func Exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 // Remove removes a file, if there is one.
 func Remove(path string) error {
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {

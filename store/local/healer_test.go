@@ -14,6 +14,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/durable"
 	"mtagd/store/testenv"
 )
 
@@ -191,7 +192,7 @@ func TestDrillDamageOfLinksNeedsNoRestart(t *testing.T) {
 	if failed == 0 || lost > 0 {
 		t.Errorf("%d answers failed; %d of %d links are lost", failed, lost, links)
 	}
-	until(t, "it is rebuilt", func() bool { return e.Impaired() == nil && !exists(filepath.Join(dir, relinkFile)) })
+	until(t, "it is rebuilt", func() bool { return e.Impaired() == nil && !durable.Exists(filepath.Join(dir, relinkFile)) })
 	claimed := 0
 	for n := range links {
 		id := byEmail(n)

@@ -102,7 +102,6 @@ type Data struct {
 // New returns the data that was loaded, and puts it into a new directory.
 func New(driver Driver, loaded *Loading, log *slog.Logger) *Data {
 	d := &Data{Removing: func() {}, driver: driver, log: log, dir: store.NewDirectory(), state: newState(), changedDestinations: map[string]int64{}}
-	loaded.sort()
 	d.apply(loaded.all)
 	d.destinationChanges = 1
 	clear(d.changedDestinations)

@@ -32,17 +32,14 @@ func (d *Data) addErasure(ctx context.Context, id store.MerchantID, who store.Pe
 			}
 			e.Suppress = true
 		}
+		c.removing = true
 		c.suppress(e, who.MUIDs...)
 		c.suppress(e, who.Identifiers...)
 		c.put(Erasures, string(e.ID), e)
 		c.audit(store.AboutMerchant(store.PersonErased, m, string(e.ID)))
 		return nil
 	})
-	if err != nil {
-		return store.Erasure{}, err
-	}
-	d.Removing()
-	return e, nil
+	return e, err
 }
 
 // UpdateErasures replaces erasures by change(erasure), all in one transaction. suppressed are further keys of each, if it
@@ -65,16 +62,16 @@ func (d *Data) UpdateErasures(ctx context.Context, ids []store.ErasureID, update
 func (d *Data) RepeatErasures(ctx context.Context) error {
 	d.mu.RLock()
 	ids := slices.Collect(maps.Keys(d.state.erasures))
-	deletions := slices.Collect(maps.Values(d.state.removals))
-	d.mu.RUnlock()
-	deletions = slices.DeleteFunc(deletions, func(r store.Removal) bool { return r.State != store.ErasurePurging })
-	for i := range deletions {
-		deletions[i].State = store.ErasureRemoving
-	}
-	if len(deletions) > 0 {
-		if err := d.SaveRemovals(ctx, deletions); err != nil {
-			return err
+	var deletions []store.Removal
+	for _, r := range d.state.removals {
+		if r.State == store.ErasurePurging {
+			r.State = store.ErasureRemoving
+			deletions = append(deletions, r)
 		}
+	}
+	d.mu.RUnlock()
+	if err := d.SaveRemovals(ctx, deletions); err != nil {
+		return err
 	}
 	for part := range slices.Chunk(ids, 1000) {
 		if err := d.UpdateErasures(ctx, part, func(e *store.Erasure) []store.IdentityKey {
@@ -160,7 +157,7 @@ func (d *Data) Refuses(m store.MerchantID, id *store.Identity, muid store.MUID) 
 	}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	if _, removed := d.state.removals[m]; removed {
+	if d.state.isRemoved(m) {
 		return store.Removed
 	}
 	if IsSuppressed(d.state.suppressed[m], id, muid) {

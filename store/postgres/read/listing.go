@@ -183,7 +183,7 @@ const (
 )
 
 // The columns of every index that y has are among these, so that the planner finds the event at once with any of them.
-var eventAt = ` CROSS JOIN LATERAL (SELECT bot, tag, name, muid, ` + conn.DetailColumns + `, raw FROM event WHERE merchant = $1 AND at = y.at AND seq = y.seq AND idx = y.idx`
+var eventAt = ` CROSS JOIN LATERAL (SELECT bot, tag, name, muid, ` + detailColumns + `, raw FROM event WHERE merchant = $1 AND at = y.at AND seq = y.seq AND idx = y.idx`
 
 // statement returns the statement that reads picks, some of which have names.
 //

@@ -14,6 +14,7 @@ package read
 
 import (
 	"cmp"
+	"strings"
 	"time"
 
 	"mtagd/store"
@@ -38,7 +39,9 @@ func New(db *conn.DB, c *control.Control, verifyAtOnce int64) *Reader {
 }
 
 // EventColumns are the columns of an event but its body, which comes after them.
-var EventColumns = "seq, idx, at, bot, tag, name, muid, " + conn.DetailColumns
+var EventColumns = "seq, idx, at, bot, tag, name, muid, " + detailColumns
+
+var detailColumns = strings.Join(store.DetailColumns, ", ")
 
 // eventRow reads EventColumns and the body.
 type eventRow struct {

@@ -28,16 +28,14 @@ var (
 		strconv.FormatInt(store.DedupeWindow.Microseconds(), 10) + ` RETURNING merchant, key`
 
 	nextReceipt = `SELECT setval('receipt', greatest(last_value + 1, ` + nowOf("$1") + `)) FROM receipt`
-
-	detailParameters, detailValues = conn.DetailsFrom(8)
-
-	writeEvents = `INSERT INTO event (merchant, seq, idx, at, bot, tag, name, muid, raw, ` + conn.DetailColumns + `)
-		SELECT w.merchant, currval('receipt'), w.idx - 1, w.at, w.bot, w.tag, w.name, w.muid, w.raw, ` + detailValues + `
-		FROM unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::bytea[], $7::bytea[], ` + detailParameters + `) WITH ORDINALITY
-		AS w(merchant, at, bot, tag, name, muid, raw, ` + conn.DetailColumns + `, idx)`
 )
 
 const (
+	writeEvents = `INSERT INTO event (merchant, seq, idx, at, bot, tag, name, muid, raw, by_claim, client)
+		SELECT w.merchant, currval('receipt'), w.idx - 1, w.at, w.bot, w.tag, w.name, w.muid, w.raw, w.by_claim, nullif(w.client, '')
+		FROM unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::bytea[], $7::bytea[], $8::boolean[], $9::bytea[]) WITH ORDINALITY
+		AS w(merchant, at, bot, tag, name, muid, raw, by_claim, client, idx)`
+
 	// Few merchants have such rows, so most flushes ask no further.
 	readRefusing = `SELECT w.merchant, ` + isRemoved + ` FROM unnest($1::uuid[]) AS w(merchant)
 		WHERE ` + isRemoved + ` OR EXISTS (SELECT FROM record s WHERE s.kind = 'suppressed' AND s.id > w.merchant::text || '/' AND s.id < w.merchant::text || '0'
@@ -260,13 +258,14 @@ func (f *flush) queueEvents(b *pgx.Batch) {
 		m := e.mark
 		f.deltas.Add(e.merchant, m.Time.UnixMicro(), string(m.Tag), m.Name, m.Bot, count.SizeOf(len(m.Raw), len(e.muid), m.Name, string(m.Tag)), 1)
 	}
-	b.Queue(writeEvents, append([]any{conn.Map(f.events, func(e *event) uuid.UUID { return e.merchant }),
+	b.Queue(writeEvents, conn.Map(f.events, func(e *event) uuid.UUID { return e.merchant }),
 		conn.Map(f.events, func(e *event) int64 { return e.mark.Time.UnixMicro() }),
 		conn.Map(f.events, func(e *event) bool { return e.mark.Bot }),
 		conn.Map(f.events, func(e *event) string { return string(e.mark.Tag) }),
 		conn.Map(f.events, func(e *event) string { return e.mark.Name }),
 		conn.Map(f.events, func(e *event) []byte { return []byte(e.muid) }),
 		conn.Map(f.events, func(e *event) []byte { return e.mark.Raw }),
-	}, conn.Details(f.events, func(e *event) *store.Details { return &e.mark.Details })...)...)
+		conn.Map(f.events, func(e *event) bool { return e.mark.ByClaim }),
+		conn.Map(f.events, func(e *event) []byte { return e.mark.Client }))
 	b.Queue(count.WriteDeltas, f.deltas.Columns()...)
 }

@@ -69,10 +69,10 @@ func (f *flush) sendQuestions(ctx context.Context, session *pgx.Conn) error {
 	for k := range f.fresh {
 		f.fresh[k] = remembered // this may be the second attempt
 	}
-	clear(f.known)
+	clear(f.links)
 	clear(f.held)
 	clear(f.linked)
-	f.refuses, f.removed, f.refused = map[uuid.UUID]bool{}, map[uuid.UUID]bool{}, map[uuid.UUID]map[store.IdentityKey]bool{}
+	f.refuses = map[uuid.UUID]refusals{}
 	b := &pgx.Batch{}
 	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	b.Queue(setFlush, conn.LockRefusals)
@@ -80,7 +80,7 @@ func (f *flush) sendQuestions(ctx context.Context, session *pgx.Conn) error {
 		var merchant uuid.UUID
 		var removed bool
 		err := row.Scan(&merchant, &removed)
-		f.refuses[merchant], f.removed[merchant] = true, removed
+		f.refuses[merchant] = refusals{removed, map[store.IdentityKey]bool{}}
 		return err
 	}, readRefusing, f.allMerchants())
 	if len(f.fresh) > 0 {
@@ -98,7 +98,7 @@ func (f *flush) sendQuestions(ctx context.Context, session *pgx.Conn) error {
 		}, rememberIDs, merchants, hashes, f.now)
 	}
 	for merchant, w := range f.wanted() {
-		conn.Queue(b, f.known.scanLink, readLinks, merchant, w.keys)
+		conn.Queue(b, f.links.scanLink, readLinks, merchant, w.keys)
 		if len(w.heldKeys) > 0 {
 			conn.Queue(b, f.held.scanSource, readHeldLinks, merchant, w.heldKeys, w.heldMUIDs)
 		}
@@ -131,8 +131,7 @@ func (f *flush) wanted() map[uuid.UUID]*wanted {
 	all := map[uuid.UUID]*wanted{}
 	keys, held, muids := map[linkKey]bool{}, map[heldKey]bool{}, map[muidKey]bool{}
 	for _, i := range f.items {
-		who := i.identity()
-		of := who.Keys()
+		who, of := i.who, i.who.Keys()
 		if len(of) == 0 {
 			continue
 		}
@@ -167,18 +166,17 @@ func (f *flush) wanted() map[uuid.UUID]*wanted {
 func (f *flush) askRefused(ctx context.Context, session *pgx.Conn) error {
 	persons := map[linkKey]bool{}
 	for _, i := range f.items {
-		if !f.refuses[i.merchant] || f.removed[i.merchant] {
+		if r, some := f.refuses[i.merchant]; !some || r.removed {
 			continue
 		}
-		who := i.identity()
-		for _, k := range who.Keys() {
+		for _, k := range i.who.Keys() {
 			persons[linkKey{i.merchant, k}] = true
-			if l := f.known[linkKey{i.merchant, k}]; l.muid != "" {
+			if l := f.links[linkKey{i.merchant, k}]; l.muid != "" {
 				persons[linkKey{i.merchant, store.MUIDKey(l.muid)}] = true
 			}
 		}
-		if who.MUID != "" {
-			persons[linkKey{i.merchant, store.MUIDKey(who.MUID)}] = true
+		if i.who.MUID != "" {
+			persons[linkKey{i.merchant, store.MUIDKey(i.who.MUID)}] = true
 		}
 	}
 	all := slices.SortedFunc(maps.Keys(persons), compareLinks)
@@ -188,10 +186,7 @@ func (f *flush) askRefused(ctx context.Context, session *pgx.Conn) error {
 		if err := row.Scan(&merchant, &key); err != nil {
 			return err
 		}
-		if f.refused[merchant] == nil {
-			f.refused[merchant] = map[store.IdentityKey]bool{}
-		}
-		f.refused[merchant][store.IdentityKey(key)] = true
+		f.refuses[merchant].persons[store.IdentityKey(key)] = true
 		return nil
 	}, readRefused, merchantsOf(all), keysIn(all))
 }
@@ -211,8 +206,8 @@ func (f *flush) sendWrites(ctx context.Context, session *pgx.Conn) error {
 	}
 	if len(f.changed) > 0 {
 		rows := NewLinks()
-		for at, l := range f.changed {
-			rows.current[at] = l.muid
+		for at := range f.changed {
+			rows.current[at] = f.links[at].muid
 		}
 		for k := range f.kept {
 			rows.held[k] = f.held[k]
@@ -258,14 +253,14 @@ func (f *flush) queueEvents(b *pgx.Batch) {
 		m := e.mark
 		f.deltas.Add(e.merchant, m.Time.UnixMicro(), string(m.Tag), m.Name, m.Bot, count.SizeOf(len(m.Raw), len(e.muid), m.Name, string(m.Tag)), 1)
 	}
-	b.Queue(writeEvents, conn.Map(f.events, func(e *event) uuid.UUID { return e.merchant }),
-		conn.Map(f.events, func(e *event) int64 { return e.mark.Time.UnixMicro() }),
-		conn.Map(f.events, func(e *event) bool { return e.mark.Bot }),
-		conn.Map(f.events, func(e *event) string { return string(e.mark.Tag) }),
-		conn.Map(f.events, func(e *event) string { return e.mark.Name }),
-		conn.Map(f.events, func(e *event) []byte { return []byte(e.muid) }),
-		conn.Map(f.events, func(e *event) []byte { return e.mark.Raw }),
-		conn.Map(f.events, func(e *event) bool { return e.mark.ByClaim }),
-		conn.Map(f.events, func(e *event) []byte { return e.mark.Client }))
+	b.Queue(writeEvents, conn.Map(f.events, func(e *item) uuid.UUID { return e.merchant }),
+		conn.Map(f.events, func(e *item) int64 { return e.mark.Time.UnixMicro() }),
+		conn.Map(f.events, func(e *item) bool { return e.mark.Bot }),
+		conn.Map(f.events, func(e *item) string { return string(e.mark.Tag) }),
+		conn.Map(f.events, func(e *item) string { return e.mark.Name }),
+		conn.Map(f.events, func(e *item) []byte { return []byte(e.muid) }),
+		conn.Map(f.events, func(e *item) []byte { return e.mark.Raw }),
+		conn.Map(f.events, func(e *item) bool { return e.mark.ByClaim }),
+		conn.Map(f.events, func(e *item) []byte { return e.mark.Client }))
 	b.Queue(count.WriteDeltas, f.deltas.Columns()...)
 }

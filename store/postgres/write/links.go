@@ -49,6 +49,16 @@ func (l links) scanLink(rows pgx.Rows) error {
 	return nil
 }
 
+// first returns the link of the first identifier that has one.
+func (l links) first(merchant uuid.UUID, who *store.Identity) link {
+	for _, k := range who.Keys() {
+		if found := l[linkKey{merchant, k}]; found.muid != "" {
+			return found
+		}
+	}
+	return link{}
+}
+
 func merchantsOf(keys []linkKey) []uuid.UUID {
 	return conn.Map(keys, func(k *linkKey) uuid.UUID { return k.merchant })
 }

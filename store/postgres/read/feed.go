@@ -126,10 +126,11 @@ func (r *Reader) beginFeed(ctx context.Context, f *feed) (citus bool, err error)
 		}
 		of := merchants
 		if len(of) > ManyMerchants && int64(f.at.Seq) >= oldest {
-			var err error
-			if of, err = lately(ctx, tx, int64(f.at.Seq), ids); err != nil {
+			lately, err := conn.Column[uuid.UUID](ctx, tx, "SELECT DISTINCT unnest(merchants) FROM flush WHERE seq >= $1", int64(f.at.Seq))
+			if err != nil {
 				return err
 			}
+			of = slices.DeleteFunc(lately, func(m uuid.UUID) bool { return ids[m] == "" })
 		}
 		scopes, err := r.control.Scopes(ctx, tx, of...)
 		if err != nil {
@@ -148,12 +149,6 @@ func (r *Reader) beginFeed(ctx context.Context, f *feed) (citus bool, err error)
 	// What the reader of a feed has got must never be lost, and nothing may come before it later.
 	f.server = seen.Server
 	return citus, r.db.Confirm(ctx, seen)
-}
-
-// lately returns which merchants have events in flushes from a number on.
-func lately(ctx context.Context, tx pgx.Tx, from int64, of map[uuid.UUID]store.MerchantID) ([]uuid.UUID, error) {
-	all, err := conn.Column[uuid.UUID](ctx, tx, "SELECT DISTINCT unnest(merchants) FROM flush WHERE seq >= $1", from)
-	return slices.DeleteFunc(all, func(m uuid.UUID) bool { return of[m] == "" }), err
 }
 
 // selectFeed reads the next events of a merchant. It leaves out the bodies of events that the query does not select.
@@ -193,13 +188,14 @@ func (r *Reader) readPortions(ctx context.Context, f *feed) (n int, err error) {
 			b.Queue(selectFeed, s.merchant, max(lo, s.from), hi, sel.tag, names, sel.bot, int64(s.at.Seq), int32(s.at.Index),
 				int64(f.end.Seq), int32(f.end.Index), s.portion).Query(func(rows pgx.Rows) error {
 				for size <= feedBytes && rows.Next() {
-					r, err := scanReceived(rows)
-					if err != nil {
+					var e eventRow
+					var selected bool
+					if err := rows.Scan(append(e.fields(), &selected)...); err != nil {
 						return err
 					}
-					r.Merchant = s.id
-					got[i] = append(got[i], r)
-					size += len(r.Raw)
+					got[i] = append(got[i], received{store.Received{Event: e.assembled(), Merchant: s.id, Tag: e.Tag,
+						ReceivedAt: TimeAt(int64(e.At.Seq)), Cursor: e.At.Cursor()}, e.At, selected})
+					size += len(e.Raw)
 				}
 				return nil
 			})
@@ -225,16 +221,6 @@ func (r *Reader) readPortions(ctx context.Context, f *feed) (n int, err error) {
 		}
 	}
 	return max(n, 1), nil
-}
-
-func scanReceived(rows pgx.Rows) (r received, err error) {
-	var e eventRow
-	if err := rows.Scan(append(e.fields(), &r.selected)...); err != nil {
-		return r, err
-	}
-	r.position = e.At
-	r.Received = store.Received{Event: e.assembled(), Tag: e.Tag, ReceivedAt: TimeAt(int64(e.At.Seq)), Cursor: e.At.Cursor()}
-	return r, nil
 }
 
 // pop returns the next event of all streams; nil when there is none.

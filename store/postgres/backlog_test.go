@@ -13,6 +13,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/count"
+	"mtagd/store/testenv"
 )
 
 // spread returns 1,000 marks, each of another minute.
@@ -64,9 +65,7 @@ func TestAMerchantWithTooManyRowsIsRefused(t *testing.T) {
 func (s *shop) holdRollups() (release func()) {
 	s.t.Helper()
 	session, err := pgx.Connect(s.t.Context(), s.url)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testenv.Check(s.t, err)
 	release = sync.OnceFunc(func() {
 		if err := session.Close(context.Background()); err != nil {
 			s.t.Error(err)
@@ -100,9 +99,7 @@ func TestABusyMerchantDoesNotStopRollups(t *testing.T) {
 	}
 	s.rollUp(both...)
 	var before, after int
-	if err := s.db.Pool.QueryRow(t.Context(), "SELECT count(*) FILTER (WHERE seq <= $2), count(*) FILTER (WHERE seq > $2) FROM tally WHERE merchant = $1", s.key(), last).Scan(&before, &after); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, s.db.Pool.QueryRow(t.Context(), "SELECT count(*) FILTER (WHERE seq <= $2), count(*) FILTER (WHERE seq > $2) FROM tally WHERE merchant = $1", s.key(), last).Scan(&before, &after))
 	if before != 0 || after != count.RowsAtOnce+1000 {
 		t.Errorf("the tally has %d rows of those that there were, and %d that were added", before, after)
 	}
@@ -126,9 +123,7 @@ func (s *shop) onRows(when, do string) (drop func()) {
 
 func lastReceipt(s *shop) (seq int64) {
 	s.t.Helper()
-	if err := s.db.Pool.QueryRow(s.t.Context(), "SELECT last_value FROM receipt").Scan(&seq); err != nil {
-		s.t.Fatal(err)
-	}
+	testenv.Check(s.t, s.db.Pool.QueryRow(s.t.Context(), "SELECT last_value FROM receipt").Scan(&seq))
 	return seq
 }
 

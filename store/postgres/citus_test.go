@@ -114,17 +114,12 @@ func askOneShard(t *testing.T, c *pgtest.Citus) {
 			continue
 		}
 		asked++
-		var plan []string
-		if err := conn.Query(t.Context(), e.db.Pool, func(rows pgx.Rows) error {
-			var line string
-			err := rows.Scan(&line)
-			plan = append(plan, strings.TrimSpace(line))
-			return err
-		}, "EXPLAIN "+sql, args...); err != nil {
+		plan, err := conn.Column[string](t.Context(), e.db.Pool, "EXPLAIN "+sql, args...)
+		if err != nil {
 			t.Errorf("%s: %v", sql, err)
 			continue
 		}
-		if !slices.Contains(plan, "Task Count: 1") {
+		if !slices.ContainsFunc(plan, func(line string) bool { return strings.TrimSpace(line) == "Task Count: 1" }) {
 			t.Errorf("not one shard: %s\n%s", sql, strings.Join(plan, "\n"))
 		}
 	}
@@ -369,15 +364,12 @@ func TestDistributeNeedsCitus(t *testing.T) {
 func TestPlacements(t *testing.T) {
 	e := newShop(t, Options{})
 	few := []string{"tag", "removal", "expiry", "erasure", "suppressed", "document"}
-	if err := conn.Query(t.Context(), e.db.Pool, func(rows pgx.Rows) error {
-		var table string
-		err := rows.Scan(&table)
+	tables, err := conn.Column[string](t.Context(), e.db.Pool, `SELECT c.relname::text FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+		WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace AND a.attname = 'merchant'`)
+	testenv.Check(t, err)
+	for _, table := range tables {
 		if _, ok := schema.Placements[table]; !ok && !slices.Contains(few, table) {
 			t.Errorf("where is the table %s in a distributed database?", table)
 		}
-		return err
-	}, `SELECT c.relname::text FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
-		WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace AND a.attname = 'merchant'`); err != nil {
-		t.Fatal(err)
 	}
 }

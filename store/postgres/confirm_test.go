@@ -340,9 +340,7 @@ func TestLatestMakesNoCommitOfItsOwn(t *testing.T) {
 		t.Errorf("%d commits", n)
 	}
 	s.record(s.visit(0, 1))
-	if err := (control.Driver{Control: s.Control}).Update(t.Context(), func(rules.Turn) (rules.Change, error) { return rules.Change{}, nil }); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, (control.Driver{Control: s.Control}).Update(t.Context(), func(rules.Turn) (rules.Change, error) { return rules.Change{}, nil }))
 	for range 10 {
 		if _, err := e.Latest(t.Context()); err != nil {
 			t.Fatal(err)

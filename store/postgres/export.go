@@ -78,12 +78,9 @@ func (m *Moved) Error() string {
 
 // refuseMoved returns an error if the database is being filled, or if its data has moved.
 func refuseMoved(ctx context.Context, tx conn.Querier) error {
-	return conn.Query(ctx, tx, func(rows pgx.Rows) error {
-		var to *string
-		var at int64
-		if err := rows.Scan(&to, &at); err != nil {
-			return err
-		}
+	var to *string
+	var at int64
+	return conn.Query(ctx, tx, []any{&to, &at}, func() error {
 		if to == nil {
 			return errors.New(`"mtagd migrate" has not finished filling this database: run it again, and it begins again`)
 		}
@@ -188,13 +185,9 @@ func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*mig
 		for some := range slices.Chunk(slices.Compact(slices.SortedFunc(slices.Values(append(merchants, counted...)), conn.CompareUUIDs)), 100) {
 			b := &pgx.Batch{}
 			for _, m := range some {
-				conn.Queue(b, func(rows pgx.Rows) error {
-					e := migrate.Event{Merchant: store.MerchantKey(m)}
-					if err := rows.Scan(append(append([]any{&e.At.Seq, &e.At.Index, &e.Time, &e.Bot, &e.Tag, &e.Name, &e.MUID}, e.Values()...), &e.Raw)...); err != nil {
-						return err
-					}
-					return use(&e)
-				}, eventsOf, m, int64(after), int64(upTo))
+				e := &migrate.Event{Merchant: store.MerchantKey(m)}
+				into := append(append([]any{&e.At.Seq, &e.At.Index, &e.Time, &e.Bot, &e.Tag, &e.Name, &e.MUID}, e.Values()...), &e.Raw)
+				conn.Queue(b, into, func() error { return use(e) }, eventsOf, m, int64(after), int64(upTo))
 			}
 			if err := tx.SendBatch(ctx, b).Close(); err != nil {
 				return err
@@ -211,13 +204,9 @@ func (d *Database) Keys(ctx context.Context, _ uint64, use func(*migrate.Key) er
 		"SELECT h.merchant, h.key, h.muid, h.source, true, 0 FROM held_link h LEFT JOIN link l USING (merchant, key, muid) WHERE l.key IS NULL",
 		"SELECT merchant, key, NULL::bytea, 0, false, seen FROM dedup",
 	} {
-		if err := conn.Query(ctx, d.db.Pool, func(rows pgx.Rows) error {
-			var k migrate.Key
-			if err := rows.Scan((*[16]byte)(&k.Merchant), &k.Key, &k.MUID, &k.Source, &k.Former, &k.Seen); err != nil {
-				return err
-			}
-			return use(&k)
-		}, sql); err != nil {
+		var k migrate.Key
+		into := []any{(*[16]byte)(&k.Merchant), &k.Key, &k.MUID, &k.Source, &k.Former, &k.Seen}
+		if err := conn.Query(ctx, d.db.Pool, into, func() error { return use(&k) }, sql); err != nil {
 			return 0, err
 		}
 	}
@@ -246,11 +235,6 @@ func (d *Database) Control(ctx context.Context) (*migrate.Control, error) {
 
 // Audit implements migrate.Data.
 func (d *Database) Audit(ctx context.Context, after store.AuditID, use func(*store.AuditEntry) error) error {
-	return conn.Query(ctx, d.db.Pool, func(rows pgx.Rows) error {
-		var e store.AuditEntry
-		if err := rows.Scan(&e); err != nil {
-			return err
-		}
-		return use(&e)
-	}, "SELECT record FROM audit WHERE id > $1 ORDER BY id", int64(after))
+	var e store.AuditEntry
+	return conn.Query(ctx, d.db.Pool, []any{&e}, func() error { return use(&e) }, "SELECT record FROM audit WHERE id > $1 ORDER BY id", int64(after))
 }

@@ -33,9 +33,7 @@ func (s *shop) lockOf(db *Database) Locked {
 // countsIn returns how many events and partners the database has.
 func (s *shop) countsIn(db *Database) (events, partners int) {
 	s.t.Helper()
-	if err := db.db.Pool.QueryRow(s.t.Context(), "SELECT (SELECT count(*) FROM event), (SELECT count(*) FROM record WHERE kind = 'partners' AND body IS NOT NULL)").Scan(&events, &partners); err != nil {
-		s.t.Fatal(err)
-	}
+	testenv.Check(s.t, db.db.Pool.QueryRow(s.t.Context(), "SELECT (SELECT count(*) FROM event), (SELECT count(*) FROM record WHERE kind = 'partners' AND body IS NOT NULL)").Scan(&events, &partners))
 	return events, partners
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 // A page reads its own events, and the counters of some days, of one day and of one hour. It does not read the hours of many
@@ -18,9 +19,7 @@ func TestAPageReadsFewRows(t *testing.T) {
 	const step = days * 24 * time.Hour / perName
 	const rareEvery = 40 // each name has few events with the rare tag, and few of bots
 	rare, _, err := s.GenerateTag(t.Context(), s.id, store.ServerSide, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	end := time.Now().Truncate(24 * time.Hour)
 	for n := range names {
 		var marks []store.Mark

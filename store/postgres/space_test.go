@@ -8,6 +8,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/postgres/write"
+	"mtagd/store/testenv"
 )
 
 // Two nodes fill the space that events may take. Each knows its own events at once, and those of the other one a little
@@ -35,9 +36,7 @@ func TestEventsTakeNoMoreThanTheSize(t *testing.T) {
 		s.rollUp(s.key())
 		for _, e := range []*engine{s.engine, b} {
 			for range write.SpaceLooks + 1 {
-				if err := e.LookAtSpace(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Check(t, e.LookAtSpace(t.Context()))
 			}
 		}
 	}

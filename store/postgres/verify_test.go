@@ -97,9 +97,7 @@ func TestVerifyInPieces(t *testing.T) {
 			s.rollUp(s.key())
 		case 5:
 			var r store.Position
-			if err := s.db.Pool.QueryRow(t.Context(), "SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY seq LIMIT 1", s.key()).Scan(&r.Seq, &r.Index); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, s.db.Pool.QueryRow(t.Context(), "SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY seq LIMIT 1", s.key()).Scan(&r.Seq, &r.Index))
 			testenv.Check(t, s.RemoveEvents(t.Context(), s.key(), []store.Position{r}))
 		}
 	}); len(found) > 0 {
@@ -156,9 +154,7 @@ func TestVerifyReadsAllPages(t *testing.T) {
 	await(t, "an index cannot be read alone", func() (can bool) {
 		exec("VACUUM link")
 		exec("VACUUM dedup")
-		if err := s.db.Pool.QueryRow(t.Context(), "SELECT bool_and(relallvisible = relpages) FROM pg_class WHERE oid IN ('link'::regclass, 'dedup'::regclass)").Scan(&can); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, s.db.Pool.QueryRow(t.Context(), "SELECT bool_and(relallvisible = relpages) FROM pg_class WHERE oid IN ('link'::regclass, 'dedup'::regclass)").Scan(&can))
 		return can
 	})
 	exec("CHECKPOINT")

@@ -119,13 +119,10 @@ func (c *Counters) RollUpSome(ctx context.Context, merchants []uuid.UUID, upTo i
 		if citus {
 			sql, of = TakeRowsOfOne, merchants[0]
 		}
-		if err := conn.Query(ctx, tx, func(row pgx.Rows) error {
-			var k DeltaKey
-			var seq int64
-			var a Amount
-			if err := row.Scan((*[16]byte)(&k.merchant), &seq, &k.Minute, &k.Name, &k.Tag, &k.Bot, &a.N, &a.Bytes); err != nil {
-				return err
-			}
+		var k DeltaKey
+		var seq int64
+		var a Amount
+		if err := conn.Query(ctx, tx, []any{(*[16]byte)(&k.merchant), &seq, &k.Minute, &k.Name, &k.Tag, &k.Bot, &a.N, &a.Bytes}, func() error {
 			was := rows[k]
 			rows[k] = Amount{was.N + a.N, was.Bytes + a.Bytes}
 			moved[k.merchant]++

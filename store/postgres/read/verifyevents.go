@@ -157,15 +157,13 @@ func (r *Reader) readUnlessRemoved(ctx context.Context, m uuid.UUID, read func(t
 // hours.
 func pieceBounds(ctx context.Context, tx pgx.Tx, m uuid.UUID, events int64) (bounds []int64, err error) {
 	bounds = []int64{control.Earliest}
-	size := int64(0)
-	if err := conn.Query(ctx, tx, func(rows pgx.Rows) error {
-		var hour, n int64
-		err := rows.Scan(&hour, &n)
+	var size, hour, n int64
+	if err := conn.Query(ctx, tx, []any{&hour, &n}, func() error {
 		if size > 0 && size+n > events {
 			bounds, size = append(bounds, hour*count.BucketSize[count.ByHour]), 0
 		}
 		size += n
-		return err
+		return nil
 	}, "SELECT bucket, sum(n)::bigint FROM counter WHERE merchant = $1 AND level = 1 AND name = '' GROUP BY bucket ORDER BY bucket", m); err != nil {
 		return nil, err
 	}
@@ -210,13 +208,12 @@ func (c *merchantCheck) totals(ctx context.Context, tx pgx.Tx) (found []store.Fi
 	if different > 0 {
 		found = append(found, c.newFinding(store.PartIndex, "has %d counters of days and of all time that differ from those of the hours", different))
 	}
-	return found, conn.Query(ctx, tx, func(rows pgx.Rows) error {
-		var tag string
-		var n int64
-		err := rows.Scan(&tag, &n)
+	var tag string
+	var n int64
+	return found, conn.Query(ctx, tx, []any{&tag, &n}, func() error {
 		f := c.newFinding(store.PartTags, "has events of the tag %s, which it does not have", tag)
 		f.Events = uint64(n)
 		found = append(found, f)
-		return err
+		return nil
 	}, unknownTags, c.merchant)
 }

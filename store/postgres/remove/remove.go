@@ -51,14 +51,11 @@ func (r *Remover) removeSome(ctx context.Context, merchant uuid.UUID, events []s
 			return err
 		}
 		removed := count.Deltas{}
-		if err := conn.Query(ctx, tx, func(rows pgx.Rows) error {
-			var at int64
-			var bot bool
-			var tag, name string
-			var muid, raw int
-			if err := rows.Scan(&at, &bot, &tag, &name, &muid, &raw); err != nil {
-				return err
-			}
+		var at int64
+		var bot bool
+		var tag, name string
+		var muid, raw int
+		if err := conn.Query(ctx, tx, []any{&at, &bot, &tag, &name, &muid, &raw}, func() error {
 			removed.Add(merchant, at, tag, name, bot, count.SizeOf(raw, muid, name, tag), -1)
 			return nil
 		}, deleteEvents, merchant, seqs, idxs); err != nil || len(removed) == 0 {

@@ -76,39 +76,34 @@ func (f *flush) sendQuestions(ctx context.Context, session *pgx.Conn) error {
 	b := &pgx.Batch{}
 	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	b.Queue(setFlush, conn.LockRefusals)
-	conn.Queue(b, func(row pgx.Rows) error {
-		var merchant uuid.UUID
-		var removed bool
-		err := row.Scan(&merchant, &removed)
-		f.refuses[merchant] = refusals{removed, map[store.IdentityKey]bool{}}
-		return err
+	var of uuid.UUID // the merchant of a row
+	var removed bool
+	conn.Queue(b, []any{&of, &removed}, func() error {
+		f.refuses[of] = refusals{removed, map[store.IdentityKey]bool{}}
+		return nil
 	}, readRefusing, f.allMerchants())
+	var key, muid []byte
 	if len(f.fresh) > 0 {
 		keys := slices.SortedFunc(maps.Keys(f.fresh), compareDedups)
 		merchants, hashes := conn.Map(keys, func(k *dedupKey) uuid.UUID { return k.merchant }), conn.Map(keys, func(k *dedupKey) []byte { return k.key[:] })
-		conn.Queue(b, func(row pgx.Rows) error {
-			var k dedupKey
-			var key []byte
-			if err := row.Scan(&k.merchant, &key); err != nil {
-				return err
-			}
-			k.key = [16]byte(key)
-			f.fresh[k] = claimed
+		conn.Queue(b, []any{&of, &key}, func() error {
+			f.fresh[dedupKey{of, [16]byte(key)}] = claimed
 			return nil
 		}, rememberIDs, merchants, hashes, f.now)
 	}
+	var source store.LinkSource
+	into, addLink := f.links.reading()
 	for merchant, w := range f.wanted() {
-		conn.Queue(b, f.links.scanLink, readLinks, merchant, w.keys)
-		if len(w.heldKeys) > 0 {
-			conn.Queue(b, f.held.scanSource, readHeldLinks, merchant, w.heldKeys, w.heldMUIDs)
+		conn.Queue(b, into, addLink, readLinks, merchant, w.keys)
+		if len(w.heldKeys) > 0 { // a link that was claimed before may be trusted now
+			conn.Queue(b, []any{&key, &muid, &source}, func() error {
+				f.held[heldKey{linkKey{merchant, store.IdentityKey(key)}, store.MUID(muid)}] = source
+				return nil
+			}, readHeldLinks, merchant, w.heldKeys, w.heldMUIDs)
 		}
 		if len(w.muids) > 0 {
-			conn.Queue(b, func(row pgx.Rows) error {
-				var hash []byte
-				if err := row.Scan(&hash); err != nil {
-					return err
-				}
-				f.linked[muidKey{merchant, [16]byte(hash)}] = true
+			conn.Queue(b, []any{&key}, func() error {
+				f.linked[muidKey{merchant, [16]byte(key)}] = true
 				return nil
 			}, readLinkedMUIDs, merchant, w.muids)
 		}
@@ -180,12 +175,9 @@ func (f *flush) askRefused(ctx context.Context, session *pgx.Conn) error {
 		}
 	}
 	all := slices.SortedFunc(maps.Keys(persons), compareLinks)
-	return conn.Query(ctx, session, func(row pgx.Rows) error {
-		var merchant uuid.UUID
-		var key []byte
-		if err := row.Scan(&merchant, &key); err != nil {
-			return err
-		}
+	var merchant uuid.UUID
+	var key []byte
+	return conn.Query(ctx, session, []any{&merchant, &key}, func() error {
 		f.refuses[merchant].persons[store.IdentityKey(key)] = true
 		return nil
 	}, readRefused, merchantsOf(all), keysIn(all))

@@ -72,7 +72,8 @@ func (w *Writer) linked(ctx context.Context, m store.MerchantKey, who *store.Ide
 	var seen conn.Snapshot
 	if err := w.db.ReadFor(ctx, string(m.ID()), func(tx pgx.Tx) (err error) {
 		found := links{}
-		if err := conn.Query(ctx, tx, found.scanLink, readLinks, uuid.UUID(m), conn.Hashes(who.Keys())); err != nil {
+		into, add := found.reading()
+		if err := conn.Query(ctx, tx, into, add, readLinks, uuid.UUID(m), conn.Hashes(who.Keys())); err != nil {
 			return err
 		}
 		if muid = found.first(uuid.UUID(m), who).muid; muid == "" {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -165,27 +166,26 @@ func TestVerifyReadsAllPages(t *testing.T) {
 		testenv.Check(t, s.db.Pool.QueryRow(t.Context(), "SELECT pg_relation_filepath("+relation+")").Scan(&path))
 		files[name] = filepath.Join(server.DataDir(), path)
 	}
-	replace := func(file string, page []byte) (before []byte) {
-		t.Helper()
-		testenv.Check(t, server.Kill())
-		before, err := os.ReadFile(file)
-		testenv.Check(t, err)
-		f, err := os.OpenFile(file, os.O_WRONLY, 0)
-		testenv.Check(t, err)
-		_, err = f.WriteAt(page, 0)
-		testenv.Check(t, errors.Join(err, f.Close(), server.Start()))
-		return before
-	}
+	mend := func() {}
 	for name, file := range files {
-		sound := replace(file, bytes.Repeat([]byte{0xff}, 8192))
+		testenv.Check(t, server.Kill())
+		mend()
+		sound, err := os.ReadFile(file)
+		testenv.Check(t, err)
+		damaged := slices.Clone(sound)
+		copy(damaged, bytes.Repeat([]byte{0xff}, 8192))
+		testenv.Check(t, errors.Join(os.WriteFile(file, damaged, 0), server.Start()))
+		mend = func() { testenv.Check(t, os.WriteFile(file, sound, 0)) }
 		if _, err := s.Verify(t.Context(), store.Verification{
 			Found: func(store.Finding) {},
 			Read:  func(store.Part, uint64, uint64) {},
 		}); err == nil || !strings.Contains(err.Error(), "invalid page") {
 			t.Errorf("%s that are damaged: %v", name, err)
 		}
-		replace(file, sound)
 	}
+	testenv.Check(t, server.Kill())
+	mend()
+	testenv.Check(t, server.Start())
 	s.expect(1)
 }
 

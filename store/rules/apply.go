@@ -223,7 +223,7 @@ func (d *Data) setErasure(id store.ErasureID, e store.Erasure) {
 	if e.State == store.ErasureDone {
 		delete(s.unfinished, id)
 	} else {
-		s.unfinished[id] = true
+		s.unfinished[id] = e
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -22,7 +21,7 @@ func (d *Data) addErasure(ctx context.Context, id store.MerchantID, who store.Pe
 			return err
 		}
 		e = store.Erasure{ID: store.NewErasureID(), Merchant: id, Partner: m.Partner, At: c.now, State: store.ErasurePending, Person: who, Suppress: suppress}
-		same, err := e.Admit(d.state.open())
+		same, err := e.Admit(maps.Values(d.state.unfinished))
 		if err != nil {
 			return err
 		}
@@ -89,17 +88,6 @@ func (d *Data) RepeatErasures(ctx context.Context) error {
 // byAge compares erasures: the oldest is the first.
 func (s *State) byAge(a, b store.ErasureID) int {
 	return cmp.Or(s.erasures[a].At.Compare(s.erasures[b].At), cmp.Compare(b, a))
-}
-
-// open are the erasures that are not done.
-func (s *State) open() iter.Seq[store.Erasure] {
-	return func(yield func(store.Erasure) bool) {
-		for id := range s.unfinished {
-			if !yield(s.erasures[id]) {
-				return
-			}
-		}
-	}
 }
 
 // suppress notes that events with these keys are refused, if the erasure suppresses.
@@ -190,7 +178,7 @@ func (d *Data) Erasures(ctx context.Context, m store.MerchantID, offset, limit i
 func (d *Data) Unfinished() (all []store.Erasure) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	all = slices.Collect(d.state.open())
+	all = slices.Collect(maps.Values(d.state.unfinished))
 	store.Sort(all, func(a, b store.Erasure) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.ID, b.ID)) })
 	return all
 }

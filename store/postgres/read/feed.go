@@ -166,10 +166,6 @@ func (r *Reader) readPortions(ctx context.Context, f *feed) (n int, err error) {
 	if !ok {
 		lo, hi = control.Latest, control.Latest // nothing is selected
 	}
-	var names []string
-	if !sel.allNames {
-		names = sel.names
-	}
 	got := make([][]received, len(streams))
 	full := false // not all rows were read
 	err = r.db.Read(ctx, func(tx pgx.Tx) error {
@@ -185,7 +181,7 @@ func (r *Reader) readPortions(ctx context.Context, f *feed) (n int, err error) {
 			return err
 		})
 		for i, s := range streams {
-			b.Queue(selectFeed, s.merchant, max(lo, s.from), hi, sel.tag, names, sel.bot, int64(s.at.Seq), int32(s.at.Index),
+			b.Queue(selectFeed, s.merchant, max(lo, s.from), hi, sel.tag, sel.names, sel.bot, int64(s.at.Seq), int32(s.at.Index),
 				int64(f.end.Seq), int32(f.end.Index), s.portion).Query(func(rows pgx.Rows) error {
 				for size <= feedBytes && rows.Next() {
 					var e eventRow

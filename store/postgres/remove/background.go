@@ -190,11 +190,8 @@ func (r *Remover) Expire(ctx context.Context) error {
 // way.
 func (r *Remover) ForgetOld(ctx context.Context) error {
 	const portion = 10_000
-	var now time.Time
-	if err := r.db.Read(ctx, func(tx pgx.Tx) (err error) {
-		now, err = r.control.Time(ctx, tx)
-		return err
-	}); err != nil {
+	now, err := r.control.Now(ctx)
+	if err != nil {
 		return err
 	}
 	for {

@@ -81,11 +81,10 @@ var deleteOfMerchant = []string{
 func (r *Remover) dropMerchant(ctx context.Context, merchant uuid.UUID) error {
 	const portion = 5000
 	if err := r.db.Transact(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockRollup); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, "DELETE FROM tally WHERE merchant = $1", merchant)
-		return err
+		b := &pgx.Batch{}
+		b.Queue("SELECT pg_advisory_xact_lock($1)", conn.LockRollup)
+		b.Queue("DELETE FROM tally WHERE merchant = $1", merchant)
+		return tx.SendBatch(ctx, b).Close()
 	}); err != nil {
 		return err
 	}

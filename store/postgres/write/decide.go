@@ -1,8 +1,6 @@
 package write
 
 import (
-	"bytes"
-	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -169,8 +167,4 @@ func (f *flush) allMerchants() []uuid.UUID {
 		all[i.merchant] = true
 	}
 	return slices.SortedFunc(maps.Keys(all), conn.CompareUUIDs)
-}
-
-func compareDedups(a, b dedupKey) int {
-	return cmp.Or(conn.CompareUUIDs(a.merchant, b.merchant), bytes.Compare(a.key[:], b.key[:]))
 }

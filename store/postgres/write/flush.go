@@ -1,6 +1,8 @@
 package write
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -84,7 +86,9 @@ func (f *flush) sendQuestions(ctx context.Context, session *pgx.Conn) error {
 	}, readRefusing, f.allMerchants())
 	var key, muid []byte
 	if len(f.fresh) > 0 {
-		keys := slices.SortedFunc(maps.Keys(f.fresh), compareDedups)
+		keys := slices.SortedFunc(maps.Keys(f.fresh), func(a, b dedupKey) int {
+			return cmp.Or(conn.CompareUUIDs(a.merchant, b.merchant), bytes.Compare(a.key[:], b.key[:]))
+		})
 		merchants, hashes := conn.Map(keys, func(k *dedupKey) uuid.UUID { return k.merchant }), conn.Map(keys, func(k *dedupKey) []byte { return k.key[:] })
 		conn.Queue(b, []any{&of, &key}, func() error {
 			f.fresh[dedupKey{of, [16]byte(key)}] = claimed

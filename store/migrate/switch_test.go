@@ -186,7 +186,7 @@ func TestAnImportEndsWhenItsLocksAreLost(t *testing.T) {
 		ended <- err
 	}()
 	<-writes
-	pgtest.Disconnect(t, url)
+	testenv.Check(t, pgtest.EndConnections(url))
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "changing it was lost: run the same command again") {
 		t.Errorf("the import says %v", err)
 	}

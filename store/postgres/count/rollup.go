@@ -90,8 +90,7 @@ const (
 )
 
 // BeginRollUp begins a transaction whose commit waits neither for the disk nor for standbys. If it is lost, the rows are in
-// the tally again. Sequential scans are off: a plan from when the tally was empty would use one, and compare every row of
-// the table with every ctid of the array.
+// the tally again. As for conn.BeginRead, plans from when a table was small must not scan it.
 const BeginRollUp = conn.Begin + "; SET LOCAL synchronous_commit = off; SET LOCAL jit = off; SET LOCAL enable_seqscan = off"
 
 // rollUpWait is how long a rollup waits for those of other nodes, and for removals.

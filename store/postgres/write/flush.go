@@ -54,10 +54,8 @@ const (
 
 	// When the node stops in the middle of a flush, the server ends the flush and releases its locks. Even two waits for
 	// locks in a row end long before flushTimeout. Then it is certain that nothing was committed. Citus writes to one shard
-	// after the other, in one order: so two flushes never wait for each other.
-	//
-	// COMMIT does not wait for the standbys: conn.CommitNothing does that. With Citus, COMMIT waits too, because the
-	// coordinator's later commit does not cover the standbys of the workers.
+	// after the other, in one order: so two flushes never wait for each other. With it, COMMIT waits for the standbys, because
+	// the coordinator's later commit (conn.CommitNothing) does not cover those of the workers.
 	setFlush = `SELECT set_config('jit', 'off', true), set_config('citus.multi_shard_modify_mode', 'sequential', true),
 		set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '2s', true),
 		set_config('synchronous_commit', CASE WHEN ` + conn.CitusInstalled + ` THEN ` + conn.Durably + ` ELSE 'off' END, true),

@@ -515,9 +515,7 @@ func TestOpenEndsWhenTheServerAnswersNoMore(t *testing.T) {
 	tx, err := s.db.Pool.Begin(t.Context())
 	testenv.Check(t, err)
 	defer conn.Rollback(tx)
-	if _, err := tx.Exec(t.Context(), "LOCK TABLE goose_db_version"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, tx, "LOCK TABLE goose_db_version")
 	ctx, cancel := context.WithTimeout(t.Context(), 4*conn.AnswerTimeout)
 	defer cancel()
 	e, err := Open(ctx, s.url, Options{Log: quiet})

@@ -72,9 +72,7 @@ func (s *shop) holdRollups() (release func()) {
 		}
 	})
 	s.t.Cleanup(release)
-	if _, err := session.Exec(s.t.Context(), "SELECT pg_advisory_lock($1)", conn.LockRollup); err != nil {
-		s.t.Fatal(err)
-	}
+	exec(s.t, session, "SELECT pg_advisory_lock($1)", conn.LockRollup)
 	return release
 }
 
@@ -109,9 +107,7 @@ func TestABusyMerchantDoesNotStopRollups(t *testing.T) {
 func (s *shop) onRows(when, do string) (drop func()) {
 	s.t.Helper()
 	sql := "CREATE FUNCTION on_rows() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN " + do + " END $$; CREATE TRIGGER on_rows " + when + " FOR EACH ROW EXECUTE FUNCTION on_rows()"
-	if _, err := s.db.Pool.Exec(s.t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
-		s.t.Fatal(err)
-	}
+	exec(s.t, s.db.Pool, sql, pgx.QueryExecModeSimpleProtocol)
 	drop = sync.OnceFunc(func() {
 		if _, err := s.db.Pool.Exec(context.Background(), "DROP FUNCTION on_rows() CASCADE"); err != nil {
 			s.t.Error(err)

@@ -48,9 +48,7 @@ func TestCitus(t *testing.T) {
 // distributes it.
 func distributeAtStart(t *testing.T, c *pgtest.Citus) {
 	s := newShopOn(t, c.Database(t), Options{})
-	if _, err := s.db.Pool.Exec(t.Context(), "SELECT undistribute_table('tally')"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, s.db.Pool, "SELECT undistribute_table('tally')")
 	s.second()
 	var there bool
 	if err := s.db.Pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = 'tally'::regclass)").Scan(&there); err != nil || !there {
@@ -185,9 +183,7 @@ func distributeWhileServing(t *testing.T, c *pgtest.Citus) {
 		s.record(s.mark("Before", "anna"))
 	}
 	// As after a kill: one table is distributed, and its old rows are still there.
-	if _, err := e.db.Pool.Exec(t.Context(), "SELECT create_distributed_table('event', 'merchant', colocate_with => 'none')"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, e.db.Pool, "SELECT create_distributed_table('event', 'merchant', colocate_with => 'none')")
 	stop := make(chan struct{})
 	var serving sync.WaitGroup
 	counts := make([]int, len(shops))
@@ -342,15 +338,11 @@ func prepareLink(t *testing.T, s *shop, c *pgtest.Citus) {
 		for _, sql := range []string{"SET citus.enable_manual_changes_to_shards TO on", "BEGIN",
 			fmt.Sprintf("INSERT INTO link_%d (merchant, key, muid) VALUES ('%s', '\\x01', 'prepared')", shard, s.key()),
 			"PREPARE TRANSACTION '" + name + "'"} {
-			if _, err := worker.Exec(t.Context(), sql); err != nil {
-				t.Fatal(err)
-			}
+			exec(t, worker, sql)
 		}
 		testenv.Check(t, worker.Close(t.Context()))
 	}
-	if _, err := s.db.Pool.Exec(t.Context(), "INSERT INTO pg_dist_transaction (groupid, gid) VALUES ($1, $2)", group, name); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, s.db.Pool, "INSERT INTO pg_dist_transaction (groupid, gid) VALUES ($1, $2)", group, name)
 }
 
 func TestDistributeNeedsCitus(t *testing.T) {

@@ -237,9 +237,7 @@ func TestDeadDeltasAreNotRead(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if _, err := backup.Exec(t.Context(), "SELECT count(*) FROM tally"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, backup, "SELECT count(*) FROM tally")
 	const dead = 5000
 	for range dead / 1000 {
 		s.record(s.spread()...)

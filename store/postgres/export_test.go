@@ -114,9 +114,7 @@ func TestAMovedDatabase(t *testing.T) {
 		t.Errorf("a database that has moved is filled again: %v", err)
 	}
 	// Its operator may go on with it all the same.
-	if _, err := db.db.Pool.Exec(t.Context(), "DELETE FROM move WHERE direction = 'out'"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, db.db.Pool, "DELETE FROM move WHERE direction = 'out'")
 	if err := s.second().Record(t.Context(), []store.Mark{s.visit(2, 1)}); err != nil {
 		t.Errorf("an event for a database that is used again: %v", err)
 	}

@@ -38,9 +38,7 @@ func TestAPageReadsFewRows(t *testing.T) {
 		s.record(marks...)
 	}
 	s.rollUp(s.key())
-	if _, err := s.db.Pool.Exec(t.Context(), "VACUUM ANALYZE event, counter"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, s.db.Pool, "VACUUM ANALYZE event, counter")
 	from, to := end.Add(-(days-2)*24*time.Hour-90*time.Minute), end.Add(-25*time.Hour-30*time.Minute)
 	for _, q := range []store.Query{
 		{SortBy: store.ByTime},

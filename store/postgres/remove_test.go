@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"mtagd/store"
 	"mtagd/store/pgtest"
@@ -104,6 +105,15 @@ func (s *shop) rows(table string, id store.MerchantID) (n int) {
 	return n
 }
 
+// exec runs a statement on a connection, on one of a pool, or in a transaction.
+func exec(t *testing.T, on interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}, sql string, args ...any) {
+	t.Helper()
+	_, err := on.Exec(t.Context(), sql, args...)
+	testenv.Check(t, err)
+}
+
 // await waits until a condition holds.
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
@@ -184,9 +194,7 @@ func TestAnErasureWaitsForFlushesUnderWay(t *testing.T) {
 		`CREATE FUNCTION await_gate() RETURNS trigger LANGUAGE plpgsql AS
 			'BEGIN WHILE NOT EXISTS (SELECT FROM gate) LOOP PERFORM pg_sleep(0.01); END LOOP; RETURN NULL; END'`,
 		"CREATE TRIGGER await_gate AFTER INSERT ON event EXECUTE FUNCTION await_gate()"} {
-		if _, err := s.db.Pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, s.db.Pool, sql)
 	}
 	t.Cleanup(func() { // other tests use the database too
 		if _, err := s.db.Pool.Exec(context.Background(), "INSERT INTO gate DEFAULT VALUES"); err != nil {
@@ -221,9 +229,7 @@ func TestAnErasureWaitsForFlushesUnderWay(t *testing.T) {
 	await(t, "the erasure does not wait", func() bool {
 		return isDone() || holds("pg_locks WHERE locktype = 'advisory' AND objid = $1 AND NOT granted", conn.LockRefusals)
 	})
-	if _, err := s.db.Pool.Exec(t.Context(), "INSERT INTO gate DEFAULT VALUES"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, s.db.Pool, "INSERT INTO gate DEFAULT VALUES")
 	recording.Wait()
 	await(t, "the erasure is not done", isDone)
 	if era.Events != 2 || era.Links != 2 {
@@ -244,9 +250,7 @@ func TestAPurgeThatFailsIsNoted(t *testing.T) {
 	tx, err := s.db.Pool.Begin(t.Context())
 	testenv.Check(t, err)
 	defer conn.Rollback(tx)
-	if _, err := tx.Exec(t.Context(), "LOCK TABLE dedup IN SHARE UPDATE EXCLUSIVE MODE"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, tx, "LOCK TABLE dedup IN SHARE UPDATE EXCLUSIVE MODE")
 	era, err := s.Erase(t.Context(), s.id, byEmail(1), store.ErasureOptions{})
 	testenv.Check(t, err)
 	look := func() store.Erasure {
@@ -440,9 +444,7 @@ func TestAnErasureEndsWithItsLock(t *testing.T) {
 	other := make(chan *conn.Guard, 1)
 	go func() { other <- s.holdRemovals() }()
 	await(t, "the other does not wait for the lock", func() bool { return count("(SELECT "+ofRemovals+" AND NOT granted) AS x") == 1 })
-	if _, err := db.Exec(t.Context(), "SELECT pg_terminate_backend(pid) "+ofRemovals+" AND granted"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, db, "SELECT pg_terminate_backend(pid) "+ofRemovals+" AND granted")
 	h := <-other
 	await(t, "the node goes on without the lock", func() bool { return !removing() })
 	conn.Rollback(reader)

@@ -235,6 +235,6 @@ func (d *Database) Control(ctx context.Context) (*migrate.Control, error) {
 
 // Audit implements migrate.Data.
 func (d *Database) Audit(ctx context.Context, after store.AuditID, use func(*store.AuditEntry) error) error {
-	var e store.AuditEntry
+	var e store.AuditEntry // pgx empties it before each row
 	return conn.Query(ctx, d.db.Pool, []any{&e}, func() error { return use(&e) }, "SELECT record FROM audit WHERE id > $1 ORDER BY id", int64(after))
 }

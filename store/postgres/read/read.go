@@ -6,7 +6,6 @@
 //	names.go    pages by name
 //	summary.go  Summary
 //	feed.go     Feed: events in the order of receipt
-//	watch.go    wakes callers that wait for events
 //	persons.go  PersonalData
 //	verify.go   Verify
 //	verifyevents.go  checks the events of a merchant, in pieces

@@ -51,10 +51,15 @@ func CollectRows[T any](ctx context.Context, tx Querier, columns func(*T) []any,
 	if err != nil {
 		return nil, err
 	}
-	return pgx.AppendRows(all, rows, func(row pgx.CollectableRow) (one T, err error) {
-		err = row.Scan(columns(&one)...)
-		return one, err
-	})
+	defer rows.Close()
+	for rows.Next() {
+		var one T
+		if err := rows.Scan(columns(&one)...); err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, rows.Err()
 }
 
 // Column returns the rows of a statement with one column.

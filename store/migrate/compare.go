@@ -30,21 +30,12 @@ func (d *Digest) add(thing []byte) {
 }
 
 // digests are those of each merchant.
-type digests map[store.MerchantKey]*Digest
+type digests map[store.MerchantKey]Digest
 
 func (d digests) add(m store.MerchantKey, thing []byte) {
-	if d[m] == nil {
-		d[m] = &Digest{}
-	}
-	d[m].add(thing)
-}
-
-// of returns the digest of a merchant.
-func (d digests) of(m store.MerchantKey) Digest {
-	if found := d[m]; found != nil {
-		return *found
-	}
-	return Digest{}
+	of := d[m]
+	of.add(thing)
+	d[m] = of
 }
 
 // n returns how many things there are.
@@ -62,7 +53,7 @@ var errDiffers = errors.New("source and target differ")
 // source may have removed what they had; the target will.
 func (d digests) compare(what string, target digests, merchants []store.MerchantKey) (n uint64, err error) {
 	for _, m := range merchants {
-		source, copied := d.of(m), target.of(m)
+		source, copied := d[m], target[m]
 		switch {
 		case source.N != copied.N:
 			return 0, fmt.Errorf("%w: merchant %s has %d %s in the source, but %d in the target", errDiffers, m.ID(), source.N, what, copied.N)
@@ -147,7 +138,7 @@ func (c *copier) compareCounts(ctx context.Context, merchants []store.MerchantKe
 			return fmt.Errorf("count the events of the %s: %w", side, err)
 		}
 		for i, m := range merchants {
-			if n := c.events.of(m).N; n != usage[i].Events {
+			if n := c.events[m].N; n != usage[i].Events {
 				return fmt.Errorf("%w: merchant %s has %d events by the counts of the %s, but %d could be read. Run mtagd verify", errDiffers, ids[i], usage[i].Events, side, n)
 			}
 		}

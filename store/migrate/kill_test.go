@@ -101,7 +101,7 @@ func TestKilledSwitches(t *testing.T) {
 	opt := silent()
 	opt.Portion = 100
 	for _, at := range []cutAt{{"Add", 1, false}, {"Add", 4, true}, {"Index", 1, true}, {"Add keys", 1, true}, {"Add audit", 1, false}, {"SetControl", 1, false}, {"SetControl", 1, true}, {"Ready", 1, false}, {"Ready", 1, true}} {
-		dst := &cutTarget{target(t, url), at, func() { pgtest.Disconnect(t, url) }}
+		dst := &cutTarget{target(t, url), at, func() { testenv.Check(t, pgtest.EndConnections(url)) }}
 		if _, err := migrate.Switch(t.Context(), local.MigrateFrom(e), dst, opt); !errors.Is(err, errCut) {
 			t.Fatalf("a switch that is cut off at %+v: %v", at, err)
 		}

@@ -303,9 +303,7 @@ func unchanged(dst migrate.Target) migrate.Target { return dst }
 func TestThereAndBack(t *testing.T) {
 	first, second, url := t.TempDir(), filepath.Join(t.TempDir(), "new"), pgtest.Database(t)
 	certificate := filepath.Join("certificates", "certificates", "ca", "shop.example", "shop.example.key")
-	if err := errors.Join(os.MkdirAll(filepath.Join(first, filepath.Dir(certificate)), 0o700), os.WriteFile(filepath.Join(first, certificate), []byte("key"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, errors.Join(os.MkdirAll(filepath.Join(first, filepath.Dir(certificate)), 0o700), os.WriteFile(filepath.Join(first, certificate), []byte("key"), 0o600)))
 	e := openLocal(t, first)
 	s := newShop(t, e)
 	s.send(2000)

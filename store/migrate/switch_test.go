@@ -16,6 +16,7 @@ import (
 	"mtagd/store/pgtest"
 	"mtagd/store/postgres/schema"
 	"mtagd/store/rules"
+	"mtagd/store/testenv"
 )
 
 // A source that cannot be marked goes on.
@@ -23,9 +24,7 @@ func TestASourceThatCannotBeMarked(t *testing.T) {
 	dir := t.TempDir()
 	e := openLocal(t, dir)
 	must(e.AddPartner(t.Context(), "Acme"))
-	if err := os.MkdirAll(filepath.Join(dir, "moved.json", "in the way"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.MkdirAll(filepath.Join(dir, "moved.json", "in the way"), 0o700))
 	if _, err := migrate.Switch(t.Context(), local.MigrateFrom(e), target(t, pgtest.Database(t)), silent()); err == nil {
 		t.Error("the switch says that it has succeeded")
 	}
@@ -109,9 +108,7 @@ func TestTargetsMustBeEmpty(t *testing.T) {
 		t.Errorf("a switch to a database with a partner: %v", err)
 	}
 	must(e.AddPartner(t.Context(), "goes on"))
-	if err := os.WriteFile(filepath.Join(dir, "other"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.WriteFile(filepath.Join(dir, "other"), nil, 0o600))
 	if _, err := copyBack(t, url, dir, unchanged); !errors.Is(err, local.ErrNotEmpty) {
 		t.Errorf("an import into a directory with a file: %v", err)
 	}
@@ -189,7 +186,7 @@ func TestAnImportEndsWhenItsLocksAreLost(t *testing.T) {
 		ended <- err
 	}()
 	<-writes
-	pgtest.Disconnect(t, url)
+	testenv.Check(t, pgtest.EndConnections(url))
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "changing it was lost: run the same command again") {
 		t.Errorf("the import says %v", err)
 	}

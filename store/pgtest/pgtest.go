@@ -117,14 +117,8 @@ func empty(url string) error {
 	END $$`)
 }
 
-// Disconnect ends all connections to a database, as a network cut does.
-func Disconnect(t testing.TB, url string) {
-	t.Helper()
-	testenv.Check(t, EndConnections(url))
-}
-
-// EndConnections is Disconnect without a test. It waits until the connections have ended: a pooler would give one that
-// is about to end to the next client.
+// EndConnections ends all connections to a database, as a network cut does. It waits until they have ended: a pooler would
+// give one that is about to end to the next client.
 func EndConnections(url string) error {
 	return run(url, `SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
 		WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`)

@@ -338,7 +338,8 @@ func TestTheStatementsOfAReadHaveOneTimeout(t *testing.T) {
 	s := newShop(t, Options{queryTimeout: time.Nanosecond})
 	read := func(ctx context.Context) error {
 		return s.db.Read(ctx, func(tx pgx.Tx) error {
-			return conn.Query(ctx, tx, func(pgx.Rows) error { return nil }, "SELECT 1")
+			_, err := conn.Column[int](ctx, tx, "SELECT 1")
+			return err
 		})
 	}
 	if err := read(store.WithPartner(t.Context(), s.partner)); store.KindOf(err) != store.KindUnavailable {
@@ -435,9 +436,7 @@ func TestChangesThatWaitLeaveConnections(t *testing.T) {
 	}
 	await(t, "no change waits", func() bool {
 		var waits bool
-		if err := tx.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)").Scan(&waits); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, tx.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)").Scan(&waits))
 		return waits
 	})
 	if _, _, err := s.UseLink(t.Context(), wrong); store.KindOf(err) != store.KindNotFound {
@@ -521,9 +520,7 @@ func TestOpenEndsWhenTheServerAnswersNoMore(t *testing.T) {
 	tx, err := s.db.Pool.Begin(t.Context())
 	testenv.Check(t, err)
 	defer conn.Rollback(tx)
-	if _, err := tx.Exec(t.Context(), "LOCK TABLE goose_db_version"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, tx, "LOCK TABLE goose_db_version")
 	ctx, cancel := context.WithTimeout(t.Context(), 4*conn.AnswerTimeout)
 	defer cancel()
 	e, err := Open(ctx, s.url, Options{Log: quiet})

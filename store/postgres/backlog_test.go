@@ -13,6 +13,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/count"
+	"mtagd/store/testenv"
 )
 
 // spread returns 1,000 marks, each of another minute.
@@ -64,18 +65,14 @@ func TestAMerchantWithTooManyRowsIsRefused(t *testing.T) {
 func (s *shop) holdRollups() (release func()) {
 	s.t.Helper()
 	session, err := pgx.Connect(s.t.Context(), s.url)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testenv.Check(s.t, err)
 	release = sync.OnceFunc(func() {
 		if err := session.Close(context.Background()); err != nil {
 			s.t.Error(err)
 		}
 	})
 	s.t.Cleanup(release)
-	if _, err := session.Exec(s.t.Context(), "SELECT pg_advisory_lock($1)", conn.LockRollup); err != nil {
-		s.t.Fatal(err)
-	}
+	exec(s.t, session, "SELECT pg_advisory_lock($1)", conn.LockRollup)
 	return release
 }
 
@@ -100,9 +97,7 @@ func TestABusyMerchantDoesNotStopRollups(t *testing.T) {
 	}
 	s.rollUp(both...)
 	var before, after int
-	if err := s.db.Pool.QueryRow(t.Context(), "SELECT count(*) FILTER (WHERE seq <= $2), count(*) FILTER (WHERE seq > $2) FROM tally WHERE merchant = $1", s.key(), last).Scan(&before, &after); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, s.db.Pool.QueryRow(t.Context(), "SELECT count(*) FILTER (WHERE seq <= $2), count(*) FILTER (WHERE seq > $2) FROM tally WHERE merchant = $1", s.key(), last).Scan(&before, &after))
 	if before != 0 || after != count.RowsAtOnce+1000 {
 		t.Errorf("the tally has %d rows of those that there were, and %d that were added", before, after)
 	}
@@ -112,9 +107,7 @@ func TestABusyMerchantDoesNotStopRollups(t *testing.T) {
 func (s *shop) onRows(when, do string) (drop func()) {
 	s.t.Helper()
 	sql := "CREATE FUNCTION on_rows() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN " + do + " END $$; CREATE TRIGGER on_rows " + when + " FOR EACH ROW EXECUTE FUNCTION on_rows()"
-	if _, err := s.db.Pool.Exec(s.t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
-		s.t.Fatal(err)
-	}
+	exec(s.t, s.db.Pool, sql, pgx.QueryExecModeSimpleProtocol)
 	drop = sync.OnceFunc(func() {
 		if _, err := s.db.Pool.Exec(context.Background(), "DROP FUNCTION on_rows() CASCADE"); err != nil {
 			s.t.Error(err)
@@ -126,9 +119,7 @@ func (s *shop) onRows(when, do string) (drop func()) {
 
 func lastReceipt(s *shop) (seq int64) {
 	s.t.Helper()
-	if err := s.db.Pool.QueryRow(s.t.Context(), "SELECT last_value FROM receipt").Scan(&seq); err != nil {
-		s.t.Fatal(err)
-	}
+	testenv.Check(s.t, s.db.Pool.QueryRow(s.t.Context(), "SELECT last_value FROM receipt").Scan(&seq))
 	return seq
 }
 

@@ -48,9 +48,7 @@ func TestCitus(t *testing.T) {
 // distributes it.
 func distributeAtStart(t *testing.T, c *pgtest.Citus) {
 	s := newShopOn(t, c.Database(t), Options{})
-	if _, err := s.db.Pool.Exec(t.Context(), "SELECT undistribute_table('tally')"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, s.db.Pool, "SELECT undistribute_table('tally')")
 	s.second()
 	var there bool
 	if err := s.db.Pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = 'tally'::regclass)").Scan(&there); err != nil || !there {
@@ -114,17 +112,12 @@ func askOneShard(t *testing.T, c *pgtest.Citus) {
 			continue
 		}
 		asked++
-		var plan []string
-		if err := conn.Query(t.Context(), e.db.Pool, func(rows pgx.Rows) error {
-			var line string
-			err := rows.Scan(&line)
-			plan = append(plan, strings.TrimSpace(line))
-			return err
-		}, "EXPLAIN "+sql, args...); err != nil {
+		plan, err := conn.Column[string](t.Context(), e.db.Pool, "EXPLAIN "+sql, args...)
+		if err != nil {
 			t.Errorf("%s: %v", sql, err)
 			continue
 		}
-		if !slices.Contains(plan, "Task Count: 1") {
+		if !slices.ContainsFunc(plan, func(line string) bool { return strings.TrimSpace(line) == "Task Count: 1" }) {
 			t.Errorf("not one shard: %s\n%s", sql, strings.Join(plan, "\n"))
 		}
 	}
@@ -190,9 +183,7 @@ func distributeWhileServing(t *testing.T, c *pgtest.Citus) {
 		s.record(s.mark("Before", "anna"))
 	}
 	// As after a kill: one table is distributed, and its old rows are still there.
-	if _, err := e.db.Pool.Exec(t.Context(), "SELECT create_distributed_table('event', 'merchant', colocate_with => 'none')"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, e.db.Pool, "SELECT create_distributed_table('event', 'merchant', colocate_with => 'none')")
 	stop := make(chan struct{})
 	var serving sync.WaitGroup
 	counts := make([]int, len(shops))
@@ -347,15 +338,11 @@ func prepareLink(t *testing.T, s *shop, c *pgtest.Citus) {
 		for _, sql := range []string{"SET citus.enable_manual_changes_to_shards TO on", "BEGIN",
 			fmt.Sprintf("INSERT INTO link_%d (merchant, key, muid) VALUES ('%s', '\\x01', 'prepared')", shard, s.key()),
 			"PREPARE TRANSACTION '" + name + "'"} {
-			if _, err := worker.Exec(t.Context(), sql); err != nil {
-				t.Fatal(err)
-			}
+			exec(t, worker, sql)
 		}
 		testenv.Check(t, worker.Close(t.Context()))
 	}
-	if _, err := s.db.Pool.Exec(t.Context(), "INSERT INTO pg_dist_transaction (groupid, gid) VALUES ($1, $2)", group, name); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, s.db.Pool, "INSERT INTO pg_dist_transaction (groupid, gid) VALUES ($1, $2)", group, name)
 }
 
 func TestDistributeNeedsCitus(t *testing.T) {
@@ -369,15 +356,12 @@ func TestDistributeNeedsCitus(t *testing.T) {
 func TestPlacements(t *testing.T) {
 	e := newShop(t, Options{})
 	few := []string{"tag", "removal", "expiry", "erasure", "suppressed", "document"}
-	if err := conn.Query(t.Context(), e.db.Pool, func(rows pgx.Rows) error {
-		var table string
-		err := rows.Scan(&table)
+	tables, err := conn.Column[string](t.Context(), e.db.Pool, `SELECT c.relname::text FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+		WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace AND a.attname = 'merchant'`)
+	testenv.Check(t, err)
+	for _, table := range tables {
 		if _, ok := schema.Placements[table]; !ok && !slices.Contains(few, table) {
 			t.Errorf("where is the table %s in a distributed database?", table)
 		}
-		return err
-	}, `SELECT c.relname::text FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
-		WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace AND a.attname = 'merchant'`); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -30,9 +30,7 @@ func TestACommitThatTheServerRefuses(t *testing.T) {
 		if err := s.Record(t.Context(), []store.Mark{again}); store.KindOf(err) != store.KindUnavailable {
 			t.Errorf("a commit refused with %s: %v, want KindUnavailable", code, err)
 		}
-		if _, err := s.db.Pool.Exec(t.Context(), "DROP FUNCTION refuse CASCADE"); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, s.db.Pool, "DROP FUNCTION refuse CASCADE")
 		if got := s.record(again); got[0] != store.Recorded {
 			t.Errorf("after a commit refused with %s, the same event has outcome %d", code, got[0])
 		}
@@ -74,13 +72,9 @@ func TestARefusalAfterTheCommit(t *testing.T) {
 				return false // the node was slow
 			}
 			// The second commit reads this table.
-			if _, err := inTheWay.Exec(t.Context(), "BEGIN; LOCK TABLE change"); err != nil {
-				t.Fatal(err)
-			}
+			exec(t, inTheWay, "BEGIN; LOCK TABLE change")
 			refused := s.Record(t.Context(), []store.Mark{s.visit(1, n)})
-			if _, err := inTheWay.Exec(t.Context(), "ROLLBACK"); err != nil {
-				t.Fatal(err)
-			}
+			exec(t, inTheWay, "ROLLBACK")
 			n++
 			if stored := s.rows("event", s.id); refused != nil && stored != n {
 				t.Fatalf("of %d events %d are recorded, but the sender of the last one gets %v", n+1, stored, refused)

@@ -35,9 +35,7 @@ func TestACanceledWaitForTheStandbysAcknowledgesNothing(t *testing.T) {
 	defer func() { _ = operator.Close(context.Background()) }() // its server may be gone
 	listed := 0
 	await(t, "the event is not visible", func() bool {
-		if _, err := operator.Exec(t.Context(), "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, operator, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 		testenv.Check(t, operator.QueryRow(t.Context(), "SELECT count(*) FROM event").Scan(&listed))
 		return listed == 1
 	})
@@ -174,9 +172,7 @@ func TestANodeDoesNotStartWithAChangeThatNoStandbyHas(t *testing.T) {
 	defer func() { _ = operator.Close(context.Background()) }() // its server is killed
 	await(t, "the change is not visible", func() bool {
 		var partners int
-		if _, err := operator.Exec(t.Context(), "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, operator, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 		testenv.Check(t, operator.QueryRow(t.Context(), "SELECT count(*) FROM record WHERE kind = 'partners'").Scan(&partners))
 		return partners == 2
 	})
@@ -274,9 +270,7 @@ func TestCommitsWaitWhateverTheSettingIs(t *testing.T) {
 	testenv.Check(t, err)
 	defer func() { _ = operator.Close(context.Background()) }() // its server may be gone
 	for _, level := range []string{"off", "local"} {
-		if _, err := operator.Exec(t.Context(), "ALTER DATABASE postgres SET synchronous_commit = "+level); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, operator, "ALTER DATABASE postgres SET synchronous_commit = "+level)
 		s.db.Pool.Reset()
 		await(t, "the node's connections have another setting", func() bool {
 			var now string
@@ -340,9 +334,7 @@ func TestLatestMakesNoCommitOfItsOwn(t *testing.T) {
 		t.Errorf("%d commits", n)
 	}
 	s.record(s.visit(0, 1))
-	if err := (control.Driver{Control: s.Control}).Update(t.Context(), func(rules.Turn) (rules.Change, error) { return rules.Change{}, nil }); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, (control.Driver{Control: s.Control}).Update(t.Context(), func(rules.Turn) (rules.Change, error) { return rules.Change{}, nil }))
 	for range 10 {
 		if _, err := e.Latest(t.Context()); err != nil {
 			t.Fatal(err)

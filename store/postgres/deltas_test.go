@@ -83,13 +83,9 @@ func TestCountsAreExactDuringRollups(t *testing.T) {
 		})
 	}
 	again(func(int) error { // removes the oldest events
-		var old []store.Position
-		if err := conn.Query(context.Background(), s.db.Pool, func(rows pgx.Rows) error {
-			var r store.Position
-			err := rows.Scan(&r.Seq, &r.Index)
-			old = append(old, r)
-			return err
-		}, "SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY at LIMIT 4", s.key()); err != nil {
+		old, err := conn.CollectRows(context.Background(), s.db.Pool, func(r *store.Position) []any { return []any{&r.Seq, &r.Index} },
+			"SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY at LIMIT 4", s.key())
+		if err != nil {
 			return err
 		}
 		recorded.Add(-int64(len(old)))
@@ -141,13 +137,9 @@ func TestRemovedEventsLeaveNoCounters(t *testing.T) {
 	s.record(s.mark("Early", "anna"))
 	s.rollUp(s.key())
 	s.record(s.mark("Late", "anna"), s.mark("Other", "bert"))
-	var all []store.Position
-	if err := conn.Query(t.Context(), s.db.Pool, func(rows pgx.Rows) error {
-		var r store.Position
-		err := rows.Scan(&r.Seq, &r.Index)
-		all = append(all, r)
-		return err
-	}, "SELECT seq, idx FROM event WHERE merchant = $1 AND muid = 'anna'", s.key()); err != nil || len(all) != 2 {
+	all, err := conn.CollectRows(t.Context(), s.db.Pool, func(r *store.Position) []any { return []any{&r.Seq, &r.Index} },
+		"SELECT seq, idx FROM event WHERE merchant = $1 AND muid = 'anna'", s.key())
+	if err != nil || len(all) != 2 {
 		t.Fatal(all, err)
 	}
 	if err := s.RemoveEvents(t.Context(), s.key(), append(all, all...)); err != nil { // each is subtracted once
@@ -186,9 +178,7 @@ func TestARollupNotesHowFarItIs(t *testing.T) {
 	s.record(s.mark("PageView", "anna"))
 	s.record(s.mark("PageView", "anna"), s.mark("Purchase", "anna"))
 	folded := func() (seq, last int64) {
-		if err := s.db.Pool.QueryRow(t.Context(), "SELECT coalesce((SELECT folded FROM usage WHERE merchant = $1), 0), (SELECT max(seq) FROM flush)", s.key()).Scan(&seq, &last); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, s.db.Pool.QueryRow(t.Context(), "SELECT coalesce((SELECT folded FROM usage WHERE merchant = $1), 0), (SELECT max(seq) FROM flush)", s.key()).Scan(&seq, &last))
 		return seq, last
 	}
 	portion := func(share int, citus bool) {
@@ -247,9 +237,7 @@ func TestDeadDeltasAreNotRead(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if _, err := backup.Exec(t.Context(), "SELECT count(*) FROM tally"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, backup, "SELECT count(*) FROM tally")
 	const dead = 5000
 	for range dead / 1000 {
 		s.record(s.spread()...)
@@ -331,14 +319,11 @@ func TestARollupDoesNotScanAllDeltas(t *testing.T) {
 	}()
 	for sql, of := range map[string]any{count.TakeRows: []uuid.UUID{s.key()}, count.TakeRowsOfOne: s.key()} {
 		if err := pgx.BeginTxFunc(t.Context(), session, pgx.TxOptions{BeginQuery: count.BeginRollUp}, func(tx pgx.Tx) error {
-			return conn.Query(t.Context(), tx, func(rows pgx.Rows) error {
-				var line string
-				err := rows.Scan(&line)
-				if strings.Contains(line, "Seq Scan") {
-					t.Errorf("%s: %s", sql, line)
-				}
-				return err
-			}, "EXPLAIN "+sql, of, math.MaxInt64, 1000)
+			plan, err := conn.Column[string](t.Context(), tx, "EXPLAIN "+sql, of, math.MaxInt64, 1000)
+			if all := strings.Join(plan, "\n"); strings.Contains(all, "Seq Scan") {
+				t.Errorf("%s: %s", sql, all)
+			}
+			return err
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -359,13 +344,9 @@ func TestARemovalLooksCountersUp(t *testing.T) {
 	removed := count.Deltas{}
 	removed.Add(s.key(), 0, string(s.tag), "Visit", false, 1, -1)
 	var plan []string
-	testenv.Check(t, pgx.BeginTxFunc(t.Context(), s.db.Pool, pgx.TxOptions{BeginQuery: count.BeginRollUp}, func(tx pgx.Tx) error {
-		return conn.Query(t.Context(), tx, func(rows pgx.Rows) error {
-			var line string
-			err := rows.Scan(&line)
-			plan = append(plan, line)
-			return err
-		}, "EXPLAIN "+count.DeleteEmptyCounters, append([]any{s.key()}, removed.Columns()[1:5]...)...)
+	testenv.Check(t, pgx.BeginTxFunc(t.Context(), s.db.Pool, pgx.TxOptions{BeginQuery: count.BeginRollUp}, func(tx pgx.Tx) (err error) {
+		plan, err = conn.Column[string](t.Context(), tx, "EXPLAIN "+count.DeleteEmptyCounters, append([]any{s.key()}, removed.Columns()[1:5]...)...)
+		return err
 	}))
 	if all := strings.Join(plan, "\n"); !strings.Contains(all, "Tid Scan on counter") || strings.Contains(all, "Join Filter") || strings.Contains(all, "Seq Scan") {
 		t.Error(all)

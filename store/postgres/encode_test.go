@@ -8,14 +8,13 @@ import (
 
 	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
+	"mtagd/store/testenv"
 )
 
 // Arrays come back as they were sent, whatever their length.
 func TestArraysAreEncoded(t *testing.T) {
 	db, err := conn.Open(t.Context(), pgtest.Database(t), conn.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer db.Close()
 	for _, n := range []int{0, 1, 3} {
 		uuids, bytes := make([]uuid.UUID, n), make([][]byte, n)
@@ -25,9 +24,7 @@ func TestArraysAreEncoded(t *testing.T) {
 		var gotUUIDs []uuid.UUID
 		var gotBytes [][]byte
 		var one uuid.UUID
-		if err := db.Pool.QueryRow(t.Context(), "SELECT $1::uuid[], $2::bytea[], $3::uuid", uuids, bytes, uuid.Max).Scan(&gotUUIDs, &gotBytes, &one); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, db.Pool.QueryRow(t.Context(), "SELECT $1::uuid[], $2::bytea[], $3::uuid", uuids, bytes, uuid.Max).Scan(&gotUUIDs, &gotBytes, &one))
 		if !reflect.DeepEqual(gotUUIDs, uuids) || !reflect.DeepEqual(gotBytes, bytes) || one != uuid.Max {
 			t.Errorf("%v, %v and %v came back as %v, %v and %v", uuids, bytes, uuid.Max, gotUUIDs, gotBytes, one)
 		}

@@ -59,16 +59,10 @@ func (d *Database) Name() string {
 
 // Place says which database it is, filled or not. It gives the database an id if it has none.
 func (d *Database) Place(ctx context.Context) (migrate.Place, error) {
-	p := migrate.Place{Name: d.Name()}
 	var id int64
-	err := pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "INSERT INTO setting (name, value) VALUES ('id', $1) ON CONFLICT (name) DO NOTHING", rand.Int64()); err != nil {
-			return err
-		}
-		return tx.QueryRow(ctx, "SELECT value FROM setting WHERE name = 'id'").Scan(&id)
-	})
-	p.ID = "postgres-" + strconv.FormatInt(id, 36)
-	return p, err
+	err := d.db.Pool.QueryRow(ctx, "INSERT INTO setting (name, value) VALUES ('id', $1) ON CONFLICT (name) DO UPDATE SET value = setting.value RETURNING value",
+		rand.Int64()).Scan(&id)
+	return migrate.Place{Name: d.Name(), ID: "postgres-" + strconv.FormatInt(id, 36)}, err
 }
 
 // Moved is the error of a database whose data has moved.
@@ -84,12 +78,9 @@ func (m *Moved) Error() string {
 
 // refuseMoved returns an error if the database is being filled, or if its data has moved.
 func refuseMoved(ctx context.Context, tx conn.Querier) error {
-	return conn.Query(ctx, tx, func(rows pgx.Rows) error {
-		var to *string
-		var at int64
-		if err := rows.Scan(&to, &at); err != nil {
-			return err
-		}
+	var to *string
+	var at int64
+	return conn.Query(ctx, tx, []any{&to, &at}, func() error {
 		if to == nil {
 			return errors.New(`"mtagd migrate" has not finished filling this database: run it again, and it begins again`)
 		}
@@ -105,9 +96,10 @@ type Locked struct{ guard *conn.Guard }
 // errLockLost ends a move out of the database when the connection that holds the locks is lost.
 var errLockLost = errors.New("the connection to the database that keeps others from changing it was lost: run the same command again")
 
-// lockedTables are the tables that are written without conn.LockControl. The lock of the first one, which each flush needs,
+// lockAll also locks the tables that are written without conn.LockControl. The lock of the first one, which each flush needs,
 // is strong enough to enable its trigger.
-var lockedTables = []string{"flush IN SHARE ROW EXCLUSIVE", "file IN SHARE", "setting IN SHARE", "audit IN SHARE", "document IN SHARE"}
+var lockAll = fmt.Sprintf(`SET LOCAL lock_timeout = '10s'; SELECT pg_advisory_xact_lock(%d), pg_advisory_xact_lock(%d);
+	LOCK TABLE flush IN SHARE ROW EXCLUSIVE MODE; LOCK TABLE file, setting, audit, document IN SHARE MODE`, conn.LockRemoval, conn.LockControl)
 
 // PreventChanges locks a database. Its nodes must be stopped. to names the destination, for error messages.
 func (d *Database) PreventChanges(ctx context.Context, to string) (Locked, error) {
@@ -123,16 +115,8 @@ func (d *Database) PreventChanges(ctx context.Context, to string) (Locked, error
 		return Locked{}, errors.New("a node of the database is running. Stop all of them, wait a few seconds, and run the same command again")
 	}
 	h, err := d.db.Guard(ctx, errLockLost, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '10s'"); err != nil {
+		if _, err := tx.Exec(ctx, lockAll); err != nil {
 			return err
-		}
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1), pg_advisory_xact_lock($2)", conn.LockRemoval, conn.LockControl); err != nil {
-			return err
-		}
-		for _, table := range lockedTables {
-			if _, err := tx.Exec(ctx, "LOCK TABLE "+table+" MODE"); err != nil {
-				return err
-			}
 		}
 		// What a worker of a distributed database has only prepared would be missing in the copy.
 		if err := d.db.FinishOnWorkers(ctx); err != nil {
@@ -149,16 +133,12 @@ func (d *Database) PreventChanges(ctx context.Context, to string) (Locked, error
 // mark marks the database as moved. A node that runs all the same does nothing any more: the trigger refuses its flushes,
 // and as a number of the table change is missing, it makes no changes and is not ready.
 func mark(ctx context.Context, tx pgx.Tx, to string) error {
-	if _, err := tx.Exec(ctx, `INSERT INTO move (direction, peer, at, ready) VALUES ('out', $1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, true)
-		ON CONFLICT (direction) DO UPDATE SET peer = excluded.peer, at = excluded.at, ready = true`, to); err != nil {
-		return err
-	}
-	if _, err := tx.Exec(ctx, "INSERT INTO change (seq, tx, kind, record) SELECT coalesce(max(seq), 0) + 2, $1, $2, '{}' FROM change",
-		uuid.New(), control.ChangeOfRecords); err != nil {
-		return err
-	}
-	_, err := tx.Exec(ctx, "ALTER TABLE flush ENABLE TRIGGER moved")
-	return err
+	b := &pgx.Batch{}
+	b.Queue(`INSERT INTO move (direction, peer, at, ready) VALUES ('out', $1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, true)
+		ON CONFLICT (direction) DO UPDATE SET peer = excluded.peer, at = excluded.at, ready = true`, to)
+	b.Queue("INSERT INTO change (seq, tx, kind, record) SELECT coalesce(max(seq), 0) + 2, $1, $2, '{}' FROM change", uuid.New(), control.ChangeOfRecords)
+	b.Queue("ALTER TABLE flush ENABLE TRIGGER moved")
+	return tx.SendBatch(ctx, b).Close()
 }
 
 // Context is for the work with the database. It ends when the locks are lost.
@@ -205,13 +185,9 @@ func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*mig
 		for some := range slices.Chunk(slices.Compact(slices.SortedFunc(slices.Values(append(merchants, counted...)), conn.CompareUUIDs)), 100) {
 			b := &pgx.Batch{}
 			for _, m := range some {
-				conn.Queue(b, func(rows pgx.Rows) error {
-					e := migrate.Event{Merchant: store.MerchantKey(m)}
-					if err := rows.Scan(append(append([]any{&e.At.Seq, &e.At.Index, &e.Time, &e.Bot, &e.Tag, &e.Name, &e.MUID}, e.Values()...), &e.Raw)...); err != nil {
-						return err
-					}
-					return use(&e)
-				}, eventsOf, m, int64(after), int64(upTo))
+				e := &migrate.Event{Merchant: store.MerchantKey(m)}
+				into := append(append([]any{&e.At.Seq, &e.At.Index, &e.Time, &e.Bot, &e.Tag, &e.Name, &e.MUID}, e.Values()...), &e.Raw)
+				conn.Queue(b, into, func() error { return use(e) }, eventsOf, m, int64(after), int64(upTo))
 			}
 			if err := tx.SendBatch(ctx, b).Close(); err != nil {
 				return err
@@ -228,13 +204,9 @@ func (d *Database) Keys(ctx context.Context, _ uint64, use func(*migrate.Key) er
 		"SELECT h.merchant, h.key, h.muid, h.source, true, 0 FROM held_link h LEFT JOIN link l USING (merchant, key, muid) WHERE l.key IS NULL",
 		"SELECT merchant, key, NULL::bytea, 0, false, seen FROM dedup",
 	} {
-		if err := conn.Query(ctx, d.db.Pool, func(rows pgx.Rows) error {
-			var k migrate.Key
-			if err := rows.Scan((*[16]byte)(&k.Merchant), &k.Key, &k.MUID, &k.Source, &k.Former, &k.Seen); err != nil {
-				return err
-			}
-			return use(&k)
-		}, sql); err != nil {
+		var k migrate.Key
+		into := []any{(*[16]byte)(&k.Merchant), &k.Key, &k.MUID, &k.Source, &k.Former, &k.Seen}
+		if err := conn.Query(ctx, d.db.Pool, into, func() error { return use(&k) }, sql); err != nil {
 			return 0, err
 		}
 	}
@@ -263,11 +235,6 @@ func (d *Database) Control(ctx context.Context) (*migrate.Control, error) {
 
 // Audit implements migrate.Data.
 func (d *Database) Audit(ctx context.Context, after store.AuditID, use func(*store.AuditEntry) error) error {
-	return conn.Query(ctx, d.db.Pool, func(rows pgx.Rows) error {
-		var e store.AuditEntry
-		if err := rows.Scan(&e); err != nil {
-			return err
-		}
-		return use(&e)
-	}, "SELECT record FROM audit WHERE id > $1 ORDER BY id", int64(after))
+	var e store.AuditEntry // pgx empties it before each row
+	return conn.Query(ctx, d.db.Pool, []any{&e}, func() error { return use(&e) }, "SELECT record FROM audit WHERE id > $1 ORDER BY id", int64(after))
 }

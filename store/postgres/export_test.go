@@ -33,9 +33,7 @@ func (s *shop) lockOf(db *Database) Locked {
 // countsIn returns how many events and partners the database has.
 func (s *shop) countsIn(db *Database) (events, partners int) {
 	s.t.Helper()
-	if err := db.db.Pool.QueryRow(s.t.Context(), "SELECT (SELECT count(*) FROM event), (SELECT count(*) FROM record WHERE kind = 'partners' AND body IS NOT NULL)").Scan(&events, &partners); err != nil {
-		s.t.Fatal(err)
-	}
+	testenv.Check(s.t, db.db.Pool.QueryRow(s.t.Context(), "SELECT (SELECT count(*) FROM event), (SELECT count(*) FROM record WHERE kind = 'partners' AND body IS NOT NULL)").Scan(&events, &partners))
 	return events, partners
 }
 
@@ -116,9 +114,7 @@ func TestAMovedDatabase(t *testing.T) {
 		t.Errorf("a database that has moved is filled again: %v", err)
 	}
 	// Its operator may go on with it all the same.
-	if _, err := db.db.Pool.Exec(t.Context(), "DELETE FROM move WHERE direction = 'out'"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, db.db.Pool, "DELETE FROM move WHERE direction = 'out'")
 	if err := s.second().Record(t.Context(), []store.Mark{s.visit(2, 1)}); err != nil {
 		t.Errorf("an event for a database that is used again: %v", err)
 	}

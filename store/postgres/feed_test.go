@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 // A follower of many merchants, most of which have few events and one has many, sees all events in their order: from the
@@ -18,9 +19,7 @@ func TestTheFeedOfManyMerchants(t *testing.T) {
 	merchants := []store.MerchantID{s.id}
 	for range 40 { // many more than Feed reads without looking which have events
 		m, err := s.AddMerchant(t.Context(), s.partner, store.NewMerchant{Name: "Shop"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		merchants = append(merchants, m.ID)
 	}
 	var want []string
@@ -47,9 +46,7 @@ func TestTheFeedOfManyMerchants(t *testing.T) {
 				left--
 				return left > 0
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			q.After, more = end.Cursor, end.More
 		}
 		if !slices.Equal(got, want) {

@@ -33,10 +33,8 @@ func (d *Database) BeginFilling(ctx context.Context) error {
 		if used && !unfinished {
 			return fmt.Errorf("%s is not empty: data can only be moved into a new database", d.Name())
 		}
-		for _, table := range filledTables {
-			if _, err := tx.Exec(ctx, "TRUNCATE "+table); err != nil {
-				return err
-			}
+		if _, err := tx.Exec(ctx, emptyTables); err != nil {
+			return err
 		}
 		_, err := tx.Exec(ctx, `INSERT INTO move (direction, peer, at, ready) VALUES ('in', $1, 0, false)
 			ON CONFLICT (direction) DO UPDATE SET peer = excluded.peer, ready = false`, d.run.String())
@@ -44,8 +42,8 @@ func (d *Database) BeginFilling(ctx context.Context) error {
 	})
 }
 
-// filledTables are the tables that are filled before the control data. A rollup locks the tally first, and so does Begin.
-var filledTables = []string{"tally", "event", "link", "held_link", "linked_muid", "dedup", "counter", "usage", "audit"}
+// emptyTables empties the tables that are filled before the control data. It locks the tally first, as a rollup does.
+const emptyTables = "TRUNCATE tally, event, link, held_link, linked_muid, dedup, counter, usage, audit"
 
 // Add implements migrate.Target.
 func (d *Database) Add(ctx context.Context, p migrate.Portion) error {
@@ -129,10 +127,7 @@ func (d *Database) Index(ctx context.Context, _ uint64) error {
 		return err
 	}
 	if err := pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "TRUNCATE counter"); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, "SELECT set_config('work_mem', '64MB', true), set_config('jit', 'off', true)"); err != nil {
+		if _, err := tx.Exec(ctx, "TRUNCATE counter; SET LOCAL work_mem = '64MB'; SET LOCAL jit = off"); err != nil {
 			return err
 		}
 		for _, m := range merchants {
@@ -197,18 +192,15 @@ func (d *Database) Ready(ctx context.Context, upTo uint64) (to migrate.Place, er
 		if err := d.noteReady(ctx, tx, true); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, "SELECT setval('receipt', greatest(last_value, $1)) FROM receipt", int64(upTo)); err != nil {
-			return err
-		}
+		b := &pgx.Batch{}
+		b.Queue("SELECT setval('receipt', greatest(last_value, $1)) FROM receipt", int64(upTo))
 		// This is the last flush, so that feeds end there. A run that was cut off may have left an earlier one: from there
 		// on, feeds would expect all flushes.
-		if _, err := tx.Exec(ctx, "DELETE FROM flush"); err != nil {
-			return err
-		}
-		_, err = tx.Exec(ctx, `INSERT INTO flush (merchant, id, node, seq, merchants) SELECT $1, $2, $1, $3,
+		b.Queue("DELETE FROM flush")
+		b.Queue(`INSERT INTO flush (merchant, id, node, seq, merchants) SELECT $1, $2, $1, $3,
 			ARRAY(SELECT merchant FROM usage WHERE EXISTS (SELECT FROM event WHERE event.merchant = usage.merchant AND seq = $3))
 			WHERE $3 > 0`, uuid.Nil, uuid.New(), int64(upTo))
-		return err
+		return tx.SendBatch(ctx, b).Close()
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 // A page reads its own events, and the counters of some days, of one day and of one hour. It does not read the hours of many
@@ -18,9 +19,7 @@ func TestAPageReadsFewRows(t *testing.T) {
 	const step = days * 24 * time.Hour / perName
 	const rareEvery = 40 // each name has few events with the rare tag, and few of bots
 	rare, _, err := s.GenerateTag(t.Context(), s.id, store.ServerSide, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	end := time.Now().Truncate(24 * time.Hour)
 	for n := range names {
 		var marks []store.Mark
@@ -39,9 +38,7 @@ func TestAPageReadsFewRows(t *testing.T) {
 		s.record(marks...)
 	}
 	s.rollUp(s.key())
-	if _, err := s.db.Pool.Exec(t.Context(), "VACUUM ANALYZE event, counter"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, s.db.Pool, "VACUUM ANALYZE event, counter")
 	from, to := end.Add(-(days-2)*24*time.Hour-90*time.Minute), end.Add(-25*time.Hour-30*time.Minute)
 	for _, q := range []store.Query{
 		{SortBy: store.ByTime},

@@ -233,9 +233,7 @@ func TestANodeThatMissedChangesIsNotReady(t *testing.T) {
 	s := newShop(t, Options{})
 	other := s.second()
 	testenv.Check(t, other.Ready())
-	if _, err := s.db.Pool.Exec(t.Context(), "UPDATE change SET seq = seq + 1000"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, s.db.Pool, "UPDATE change SET seq = seq + 1000")
 	await(t, "the node is ready", func() bool { return errors.Is(other.Ready(), store.ErrNeedsRestart) })
 	if _, err := other.AddPartner(t.Context(), "Other"); !errors.Is(err, store.ErrNeedsRestart) {
 		t.Errorf("a change gives %v", err)
@@ -280,22 +278,14 @@ func TestWhatADatabaseMustBe(t *testing.T) {
 	e := s.second()
 	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
 		name := "in_" + strings.ToLower(encoding)
-		if _, err := e.db.Pool.Exec(t.Context(), "CREATE DATABASE "+name+" TEMPLATE template0 LOCALE 'C' ENCODING "+encoding); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, e.db.Pool, "CREATE DATABASE "+name+" TEMPLATE template0 LOCALE 'C' ENCODING "+encoding)
 		_, query, _ := strings.Cut(url, "?")
 		refused("the encoding of the database is "+encoding, "postgres:///"+name+"?"+query)
-		if _, err := e.db.Pool.Exec(t.Context(), "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, e.db.Pool, "DROP DATABASE "+name+" WITH (FORCE)")
 	}
-	if _, err := e.db.Pool.Exec(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, true)"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, e.db.Pool, "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, true)")
 	refused("schema version 99", url)
-	if _, err := e.db.Pool.Exec(t.Context(), "DELETE FROM goose_db_version WHERE version_id = 99"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, e.db.Pool, "DELETE FROM goose_db_version WHERE version_id = 99")
 }
 
 // startWithStandby starts a primary with a synchronous standby.

@@ -5,6 +5,7 @@ import (
 
 	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
+	"mtagd/store/testenv"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -14,9 +15,7 @@ func TestPoolersAreRecognized(t *testing.T) {
 	through := pgtest.Pooler(t, "transaction")
 	for address, want := range map[string]bool{url: false, through(url): true} {
 		db, err := conn.Open(t.Context(), address, conn.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		defer db.Close()
 		if pooled := db.Pool.Config().ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheDescribe; pooled != want {
 			t.Errorf("%s: %v", address, pooled)

@@ -32,9 +32,6 @@
 //
 // Locks are taken in one order: event_ids, links, conn.LockReceipt. All other rows of a flush are only inserted.
 //
-// A flush does not update counters: it inserts its deltas, which are moved into the counters later (package count). Readers
-// add the pending deltas to the counters.
-//
 // When the answer of COMMIT is lost, the node inserts a flush of the same id that has no number. If one with this id is
 // there, the first one was committed. If not, it never can be. That insert waits for the standbys.
 //

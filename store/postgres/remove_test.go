@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"mtagd/store"
 	"mtagd/store/pgtest"
@@ -44,17 +45,11 @@ func newShopOn(t *testing.T, url string, opt Options) *shop {
 	e := s.opened(openSoon(s.url, opt))
 	s.engine = e
 	p, err := e.AddPartner(t.Context(), "Acme")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	m, err := e.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	tag, _, err := e.GenerateTag(t.Context(), m.ID, store.ClientSide, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	s.partner, s.id, s.tag = p.ID, m.ID, tag.ID
 	return s
 }
@@ -75,9 +70,7 @@ func (s *shop) visit(visitor, i int) store.Mark {
 
 func (s *shop) record(marks ...store.Mark) []store.Outcome {
 	s.t.Helper()
-	if err := s.Record(s.t.Context(), marks); err != nil {
-		s.t.Fatal(err)
-	}
+	testenv.Check(s.t, s.Record(s.t.Context(), marks))
 	var outcomes []store.Outcome
 	for _, m := range marks {
 		outcomes = append(outcomes, m.Outcome)
@@ -108,10 +101,17 @@ func (s *shop) expectConsistent() {
 // rows returns how many rows of a merchant a table has.
 func (s *shop) rows(table string, id store.MerchantID) (n int) {
 	s.t.Helper()
-	if err := s.db.Pool.QueryRow(s.t.Context(), "SELECT count(*) FROM "+table+" WHERE merchant = $1", string(id)).Scan(&n); err != nil {
-		s.t.Fatal(err)
-	}
+	testenv.Check(s.t, s.db.Pool.QueryRow(s.t.Context(), "SELECT count(*) FROM "+table+" WHERE merchant = $1", string(id)).Scan(&n))
 	return n
+}
+
+// exec runs a statement on a connection, on one of a pool, or in a transaction.
+func exec(t *testing.T, on interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}, sql string, args ...any) {
+	t.Helper()
+	_, err := on.Exec(t.Context(), sql, args...)
+	testenv.Check(t, err)
 }
 
 // await waits until a condition holds.
@@ -151,14 +151,10 @@ func TestErasure(t *testing.T) {
 		t.Errorf("%d records are held, %v; want one link and 8 events", held, err)
 	}
 	era, err := s.Erase(t.Context(), s.id, byEmail(1), store.ErasureOptions{Suppress: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	await(t, "the erasure is not done", func() bool {
 		era, err = s.Erasure(t.Context(), era.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		return era.State == store.ErasureDone
 	})
 	if era.Events != 8 || era.Links != 1 || era.FinishedAt.IsZero() || era.Partner != s.partner {
@@ -198,9 +194,7 @@ func TestAnErasureWaitsForFlushesUnderWay(t *testing.T) {
 		`CREATE FUNCTION await_gate() RETURNS trigger LANGUAGE plpgsql AS
 			'BEGIN WHILE NOT EXISTS (SELECT FROM gate) LOOP PERFORM pg_sleep(0.01); END LOOP; RETURN NULL; END'`,
 		"CREATE TRIGGER await_gate AFTER INSERT ON event EXECUTE FUNCTION await_gate()"} {
-		if _, err := s.db.Pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, s.db.Pool, sql)
 	}
 	t.Cleanup(func() { // other tests use the database too
 		if _, err := s.db.Pool.Exec(context.Background(), "INSERT INTO gate DEFAULT VALUES"); err != nil {
@@ -214,9 +208,7 @@ func TestAnErasureWaitsForFlushesUnderWay(t *testing.T) {
 		}
 	})
 	holds := func(sql string, args ...any) (yes bool) {
-		if err := s.db.Pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM "+sql+")", args...).Scan(&yes); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, s.db.Pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM "+sql+")", args...).Scan(&yes))
 		return yes
 	}
 	late := s.visit(1, 1)
@@ -227,9 +219,7 @@ func TestAnErasureWaitsForFlushesUnderWay(t *testing.T) {
 		return holds("pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()")
 	})
 	era, err := s.Erase(t.Context(), s.id, store.Identity{MUID: "muid-1"}, store.ErasureOptions{Suppress: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	isDone := func() bool {
 		if era, err = s.Erasure(t.Context(), era.ID); err != nil {
 			t.Fatal(err)
@@ -239,9 +229,7 @@ func TestAnErasureWaitsForFlushesUnderWay(t *testing.T) {
 	await(t, "the erasure does not wait", func() bool {
 		return isDone() || holds("pg_locks WHERE locktype = 'advisory' AND objid = $1 AND NOT granted", conn.LockRefusals)
 	})
-	if _, err := s.db.Pool.Exec(t.Context(), "INSERT INTO gate DEFAULT VALUES"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, s.db.Pool, "INSERT INTO gate DEFAULT VALUES")
 	recording.Wait()
 	await(t, "the erasure is not done", isDone)
 	if era.Events != 2 || era.Links != 2 {
@@ -260,17 +248,11 @@ func TestAPurgeThatFailsIsNoted(t *testing.T) {
 	s := newShopOn(t, pgtest.Database(t)+"&lock_timeout=50", Options{})
 	s.record(s.visit(1, 0))
 	tx, err := s.db.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer conn.Rollback(tx)
-	if _, err := tx.Exec(t.Context(), "LOCK TABLE dedup IN SHARE UPDATE EXCLUSIVE MODE"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, tx, "LOCK TABLE dedup IN SHARE UPDATE EXCLUSIVE MODE")
 	era, err := s.Erase(t.Context(), s.id, byEmail(1), store.ErasureOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	look := func() store.Erasure {
 		if era, err = s.Erasure(t.Context(), era.ID); err != nil {
 			t.Fatal(err)
@@ -304,9 +286,7 @@ func TestRetention(t *testing.T) {
 	if _, err := s.Feed(t.Context(), store.FeedQuery{Merchants: []store.MerchantID{s.id}}, func(*store.Received) bool { fed++; return true }); err != nil || fed != 48 {
 		t.Errorf("the feed has %d events, %v; want 48", fed, err)
 	}
-	if err := s.Expire(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, s.Expire(t.Context()))
 	if n := s.rows("event", s.id); n != 48 {
 		t.Errorf("%d events are stored, want 48", n)
 	}
@@ -409,9 +389,7 @@ func TestWhatIsTooOldIsForgotten(t *testing.T) {
 	s.record(s.visit(0, 0))
 	ahead.Store(int64(store.DedupeWindow + 2*time.Hour))
 	s.record(s.visit(0, 1))
-	if err := s.ForgetOld(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, s.ForgetOld(context.Background()))
 	if n := s.rows("dedup", s.id); n != 1 {
 		t.Errorf("%d event_ids are remembered, want 1", n)
 	}
@@ -442,27 +420,21 @@ func TestAnErasureEndsWithItsLock(t *testing.T) {
 	s.record(s.visit(0, 0), s.visit(1, 0))
 	db := s.forCopy().db.Pool
 	reader, err := db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer conn.Rollback(reader)
 	if _, err := reader.Exec(t.Context(), "SELECT FROM event FOR UPDATE"); err != nil { // removals wait
 		t.Fatal(err)
 	}
 	count := func(from string) (n int) {
 		t.Helper()
-		if err := db.QueryRow(t.Context(), "SELECT count(*) FROM "+from).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, db.QueryRow(t.Context(), "SELECT count(*) FROM "+from).Scan(&n))
 		return n
 	}
 	removing := func() bool {
 		return count("pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'DELETE FROM event %'") > 0
 	}
 	era, err := s.Erase(t.Context(), s.id, byEmail(1), store.ErasureOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	await(t, "nothing is removed", func() bool {
 		s.Wake() // the other node may have been at it before
 		return removing()
@@ -472,9 +444,7 @@ func TestAnErasureEndsWithItsLock(t *testing.T) {
 	other := make(chan *conn.Guard, 1)
 	go func() { other <- s.holdRemovals() }()
 	await(t, "the other does not wait for the lock", func() bool { return count("(SELECT "+ofRemovals+" AND NOT granted) AS x") == 1 })
-	if _, err := db.Exec(t.Context(), "SELECT pg_terminate_backend(pid) "+ofRemovals+" AND granted"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, db, "SELECT pg_terminate_backend(pid) "+ofRemovals+" AND granted")
 	h := <-other
 	await(t, "the node goes on without the lock", func() bool { return !removing() })
 	conn.Rollback(reader)

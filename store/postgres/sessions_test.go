@@ -4,19 +4,16 @@ import (
 	"testing"
 
 	"mtagd/store/pgtest"
+	"mtagd/store/testenv"
 )
 
 // In service, the database's clock decides whether a link is still valid.
 func TestALinkByTheServersClock(t *testing.T) {
 	e, err := openURL(pgtest.Database(t), Options{Log: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer e.Close()
 	link, text, err := e.AddLink(t.Context(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if got, err := e.Link(t.Context(), text); err != nil || got.ID != link.ID {
 		t.Errorf("%+v, %v", got, err)
 	}

@@ -55,9 +55,7 @@ func TestALeaseEnds(t *testing.T) {
 	if err != nil || lost == nil {
 		t.Fatal(lost, err)
 	}
-	if _, err := s.db.Pool.Exec(t.Context(), "UPDATE lease SET expires = clock_timestamp() - interval '1 s'"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, s.db.Pool, "UPDATE lease SET expires = clock_timestamp() - interval '1 s'")
 	if err := lost.Renew(t.Context()); err != nil { // nobody else has taken it
 		t.Fatal(err)
 	}
@@ -66,9 +64,7 @@ func TestALeaseEnds(t *testing.T) {
 	}
 	var taken store.Lease
 	await(t, "the lease cannot be taken", func() bool { // at the first try, unless it is renewed just then
-		if _, err := s.db.Pool.Exec(t.Context(), "UPDATE lease SET expires = clock_timestamp() - interval '1 s'"); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, s.db.Pool, "UPDATE lease SET expires = clock_timestamp() - interval '1 s'")
 		if taken, err = other.Lease(t.Context(), "x"); err != nil {
 			t.Fatal(err)
 		}
@@ -134,9 +130,7 @@ func TestAFileOfOtherContentStays(t *testing.T) {
 	put("mine")
 	put("another's")
 	testenv.Check(t, s.RemoveFile(t.Context(), "a/x", []byte("mine")))
-	if _, err := s.db.Pool.Exec(t.Context(), "UPDATE file SET modified = modified - interval '49 hours'"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, s.db.Pool, "UPDATE file SET modified = modified - interval '49 hours'")
 	if files := left(); len(files) != 1 || files[0].Age < 49*time.Hour || files[0].Age > 50*time.Hour {
 		t.Errorf("the files are %+v", files)
 	}
@@ -206,9 +200,7 @@ func TestNodesExchangeMessages(t *testing.T) {
 	if err := s.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM message").Scan(&n); err != nil || n != 3+10 {
 		t.Errorf("%d messages are left, %v", n, err)
 	}
-	if _, err := s.db.Pool.Exec(t.Context(), "UPDATE message SET at = at - interval '1 hour'"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, s.db.Pool, "UPDATE message SET at = at - interval '1 hour'")
 	expect(a, "", 1) // they are too old
 	testenv.Check(t, a.Tidy(t.Context()))
 	if err := s.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM message").Scan(&n); err != nil || n != 1 {

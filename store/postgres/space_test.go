@@ -8,6 +8,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/postgres/write"
+	"mtagd/store/testenv"
 )
 
 // Two nodes fill the space that events may take. Each knows its own events at once, and those of the other one a little
@@ -35,9 +36,7 @@ func TestEventsTakeNoMoreThanTheSize(t *testing.T) {
 		s.rollUp(s.key())
 		for _, e := range []*engine{s.engine, b} {
 			for range write.SpaceLooks + 1 {
-				if err := e.LookAtSpace(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Check(t, e.LookAtSpace(t.Context()))
 			}
 		}
 	}
@@ -84,9 +83,7 @@ func TestLinksTakeNoMoreThanTheSize(t *testing.T) {
 	if made < 10 || made > size/write.LinkCost/2 || s.FreeSpace() != 0 {
 		t.Errorf("%d links were made, and %d bytes are free", made, s.FreeSpace())
 	}
-	if _, err := s.db.Pool.Exec(t.Context(), "ANALYZE link, held_link, linked_muid"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, s.db.Pool, "ANALYZE link, held_link, linked_muid")
 	b := s.opened(openURL(s.url, Options{Log: quiet, Size: size}))
 	if free := b.FreeSpace(); free != 0 {
 		t.Errorf("another node takes it that %d bytes are free", free)

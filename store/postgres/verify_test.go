@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -97,9 +98,7 @@ func TestVerifyInPieces(t *testing.T) {
 			s.rollUp(s.key())
 		case 5:
 			var r store.Position
-			if err := s.db.Pool.QueryRow(t.Context(), "SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY seq LIMIT 1", s.key()).Scan(&r.Seq, &r.Index); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, s.db.Pool.QueryRow(t.Context(), "SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY seq LIMIT 1", s.key()).Scan(&r.Seq, &r.Index))
 			testenv.Check(t, s.RemoveEvents(t.Context(), s.key(), []store.Position{r}))
 		}
 	}); len(found) > 0 {
@@ -156,9 +155,7 @@ func TestVerifyReadsAllPages(t *testing.T) {
 	await(t, "an index cannot be read alone", func() (can bool) {
 		exec("VACUUM link")
 		exec("VACUUM dedup")
-		if err := s.db.Pool.QueryRow(t.Context(), "SELECT bool_and(relallvisible = relpages) FROM pg_class WHERE oid IN ('link'::regclass, 'dedup'::regclass)").Scan(&can); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, s.db.Pool.QueryRow(t.Context(), "SELECT bool_and(relallvisible = relpages) FROM pg_class WHERE oid IN ('link'::regclass, 'dedup'::regclass)").Scan(&can))
 		return can
 	})
 	exec("CHECKPOINT")
@@ -169,27 +166,26 @@ func TestVerifyReadsAllPages(t *testing.T) {
 		testenv.Check(t, s.db.Pool.QueryRow(t.Context(), "SELECT pg_relation_filepath("+relation+")").Scan(&path))
 		files[name] = filepath.Join(server.DataDir(), path)
 	}
-	replace := func(file string, page []byte) (before []byte) {
-		t.Helper()
-		testenv.Check(t, server.Kill())
-		before, err := os.ReadFile(file)
-		testenv.Check(t, err)
-		f, err := os.OpenFile(file, os.O_WRONLY, 0)
-		testenv.Check(t, err)
-		_, err = f.WriteAt(page, 0)
-		testenv.Check(t, errors.Join(err, f.Close(), server.Start()))
-		return before
-	}
+	mend := func() {}
 	for name, file := range files {
-		sound := replace(file, bytes.Repeat([]byte{0xff}, 8192))
+		testenv.Check(t, server.Kill())
+		mend()
+		sound, err := os.ReadFile(file)
+		testenv.Check(t, err)
+		damaged := slices.Clone(sound)
+		copy(damaged, bytes.Repeat([]byte{0xff}, 8192))
+		testenv.Check(t, errors.Join(os.WriteFile(file, damaged, 0), server.Start()))
+		mend = func() { testenv.Check(t, os.WriteFile(file, sound, 0)) }
 		if _, err := s.Verify(t.Context(), store.Verification{
 			Found: func(store.Finding) {},
 			Read:  func(store.Part, uint64, uint64) {},
 		}); err == nil || !strings.Contains(err.Error(), "invalid page") {
 			t.Errorf("%s that are damaged: %v", name, err)
 		}
-		replace(file, sound)
 	}
+	testenv.Check(t, server.Kill())
+	mend()
+	testenv.Check(t, server.Start())
 	s.expect(1)
 }
 

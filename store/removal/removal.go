@@ -105,7 +105,7 @@ func (r *Runner) Wake() {
 
 // Run attempts all erasures and deletions that are due. The erasures of a deleted merchant are done with its deletion.
 func (r *Runner) Run(ctx context.Context) error {
-	w, err := r.begin(ctx, 0)
+	w, err := r.begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (r *Runner) Run(ctx context.Context) error {
 // Expire attempts to remove the events that are past the retention of their merchants: all merchants that do not keep events
 // for ever. With again, it attempts only what has failed before.
 func (r *Runner) Expire(ctx context.Context, merchants []store.MerchantID, again bool) error {
-	w, err := r.begin(ctx, len(merchants))
+	w, err := r.begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -220,16 +220,14 @@ type round struct {
 // maxErrors is how many errors of a round are logged: all merchants may have the same one.
 const maxErrors = 10
 
-// begin begins a round that also looks at a number of merchants. Without tasks and merchants it does not ask for the time.
-func (r *Runner) begin(ctx context.Context, merchants int) (w *round, err error) {
+// begin begins a round.
+func (r *Runner) begin(ctx context.Context) (w *round, err error) {
 	w = &round{Runner: r, ctx: ctx}
 	if w.erasures, w.removals, err = r.engine.Tasks(ctx); err != nil {
 		return nil, err
 	}
 	r.failing.Store(r.metrics.set(w.erasures, w.removals))
-	if len(w.erasures)+len(w.removals)+merchants > 0 {
-		w.now, err = r.engine.Now(ctx)
-	}
+	w.now, err = r.engine.Now(ctx)
 	return w, err
 }
 

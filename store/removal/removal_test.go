@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 // fake is an engine in memory. Its steps return the error of their name, and are noted.
@@ -29,9 +30,7 @@ type fake struct {
 func (f *fake) measure(t *testing.T) map[string]float64 {
 	t.Helper()
 	families, err := f.metrics.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	all := map[string]float64{}
 	for _, family := range families {
 		for _, m := range family.Metric {

@@ -17,24 +17,15 @@ type decoded struct {
 	kind int
 	key  string
 	v    any
-	made time.Time // for sort
+	made time.Time // for apply; zero: the record is deleted, or does not say
 }
 
-func decode(r Record) (decoded, error) {
-	at, err := placeOf(r.Kind)
-	if err != nil || r.Value == nil {
-		return decoded{kind: at, key: r.Key}, err
+func decode(r Record) (one decoded, err error) {
+	one.key = r.Key
+	if one.kind, err = placeOf(r.Kind); err != nil || r.Value == nil {
+		return one, err
 	}
-	v, err := kinds[at].decode(r.Key, r.Value)
-	return decoded{kind: at, key: r.Key, v: v}, err
-}
-
-// Add adds a record. It fails for one that cannot be read.
-func (l *Loading) Add(r Record) error {
-	one, err := decode(r)
-	if err != nil {
-		return err
-	}
+	one.v, err = kinds[one.kind].decode(r.Key, r.Value)
 	switch v := one.v.(type) {
 	case store.Merchant:
 		one.made = v.CreatedAt
@@ -45,39 +36,43 @@ func (l *Loading) Add(r Record) error {
 	case reply:
 		one.made = v.At
 	}
-	l.all = append(l.all, one)
-	return nil
+	return one, err
 }
 
-// sort sorts records as they were made, so that each gets to the end of the lists that it is in.
-func (l *Loading) sort() {
-	slices.SortFunc(l.all, func(a, b decoded) int {
-		return cmp.Or(cmp.Compare(a.kind, b.kind), a.made.Compare(b.made), cmp.Compare(a.key, b.key))
-	})
+// Add adds a record. It fails for one that cannot be read.
+func (l *Loading) Add(r Record) error {
+	one, err := decode(r)
+	if err == nil {
+		l.all = append(l.all, one)
+	}
+	return err
 }
 
 // Apply puts records that were stored into memory and into the directory. None of them is there twice. Only the driver calls
 // it, with one change after the other, or with the last version of each record that several changes have written.
 func (d *Data) Apply(records []Record) error {
-	all := make([]decoded, len(records))
-	for i, r := range records {
-		var err error
-		if all[i], err = decode(r); err != nil {
+	var l Loading
+	for _, r := range records {
+		if err := l.Add(r); err != nil {
 			return fmt.Errorf("record %s %q: %w", r.Kind, r.Key, err)
 		}
 	}
-	order := func(r decoded) int { // of a kind, what is deleted makes room first
-		if r.v == nil {
-			return 2 * r.kind
-		}
-		return 2*r.kind + 1
-	}
-	slices.SortStableFunc(all, func(a, b decoded) int { return cmp.Compare(order(a), order(b)) })
-	d.apply(all)
+	d.apply(l.all)
 	return nil
 }
 
+// apply puts records into memory, by kind. Of a kind, what is deleted makes room first; then they come as they were made, so
+// that each gets to the end of the lists that it is in.
 func (d *Data) apply(all []decoded) {
+	deleted := func(r decoded) int {
+		if r.v == nil {
+			return 0
+		}
+		return 1
+	}
+	slices.SortFunc(all, func(a, b decoded) int {
+		return cmp.Or(a.kind-b.kind, deleted(a)-deleted(b), a.made.Compare(b.made), cmp.Compare(a.key, b.key))
+	})
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, r := range all {
@@ -228,7 +223,7 @@ func (d *Data) setErasure(id store.ErasureID, e store.Erasure) {
 	if e.State == store.ErasureDone {
 		delete(s.unfinished, id)
 	} else {
-		s.unfinished[id] = true
+		s.unfinished[id] = e
 	}
 }
 

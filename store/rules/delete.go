@@ -19,11 +19,7 @@ func (d *Data) DeleteMerchant(ctx context.Context, id store.MerchantID) (m store
 		c.deleteMerchants(m.Partner, []store.Merchant{m})
 		return nil
 	})
-	if err != nil {
-		return store.Merchant{}, err
-	}
-	d.Removing()
-	return m, nil
+	return m, err
 }
 
 // DeletePartner implements store.Control.
@@ -54,18 +50,15 @@ func (d *Data) DeletePartner(ctx context.Context, id store.PartnerID, withMercha
 		c.audit(store.AboutPartner(store.PartnerDeleted, p, ""))
 		return nil
 	})
-	if err != nil {
-		return store.Partner{}, err
-	}
-	d.Removing()
-	return p, nil
+	return p, err
 }
 
-// deleteMerchants deletes merchants of one partner with their tags and claims, and notes that their events are to be
-// removed.
+// deleteMerchants deletes merchants of one partner with their tags, claims and destinations, and notes that their events are
+// to be removed.
 func (c *change) deleteMerchants(partner store.PartnerID, merchants []store.Merchant) {
-	c.deleteDestinations(merchants)
+	gone := map[store.MerchantID]bool{}
 	for _, m := range merchants {
+		gone[m.ID], c.removing = true, true
 		for _, t := range m.Tags {
 			if t.Type == store.ServerSide && !t.ClaimLost {
 				c.delete(Domains, t.Domain)
@@ -75,6 +68,11 @@ func (c *change) deleteMerchants(partner store.PartnerID, merchants []store.Merc
 		c.delete(Merchants, string(m.ID))
 		c.putRemoval(store.Removal{Kind: store.OfDeletion, Merchant: m.ID, Partner: partner, At: c.now, State: store.ErasurePending})
 		c.audit(store.AboutMerchant(store.MerchantDeleted, m, ""))
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.d.state.destinations)) {
+		if gone[destination(key, nil).Merchant] {
+			c.delete(Destinations, key)
+		}
 	}
 }
 
@@ -91,8 +89,7 @@ func (d *Data) Removals(ctx context.Context) ([]store.Removal, error) {
 func (d *Data) IsRemoved(id store.MerchantID) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	_, removed := d.state.removals[id]
-	return removed
+	return d.state.isRemoved(id)
 }
 
 // WithoutRemoved returns the merchants that IsRemoved does not report. The result may be ids itself.
@@ -102,10 +99,12 @@ func (d *Data) WithoutRemoved(ids []store.MerchantID) []store.MerchantID {
 	if len(d.state.removals) == 0 {
 		return ids
 	}
-	return slices.DeleteFunc(slices.Clone(ids), func(id store.MerchantID) bool {
-		_, removed := d.state.removals[id]
-		return removed
-	})
+	return slices.DeleteFunc(slices.Clone(ids), d.state.isRemoved)
+}
+
+func (s *State) isRemoved(id store.MerchantID) bool {
+	_, removed := s.removals[id]
+	return removed
 }
 
 // MerchantIDs returns all merchants, in no order.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -111,22 +110,6 @@ func (s *State) destinationsOf(m store.MerchantID) (n int) {
 		}
 	}
 	return n
-}
-
-// deleteDestinations deletes the destinations of merchants that are deleted.
-func (c *change) deleteDestinations(of []store.Merchant) {
-	if len(c.d.state.destinations) == 0 {
-		return
-	}
-	gone := make(map[store.MerchantID]bool, len(of))
-	for _, m := range of {
-		gone[m.ID] = true
-	}
-	for _, key := range slices.Sorted(maps.Keys(c.d.state.destinations)) {
-		if gone[destination(key, nil).Merchant] {
-			c.delete(Destinations, key)
-		}
-	}
 }
 
 // Document implements store.Documents.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -22,7 +21,7 @@ func (d *Data) addErasure(ctx context.Context, id store.MerchantID, who store.Pe
 			return err
 		}
 		e = store.Erasure{ID: store.NewErasureID(), Merchant: id, Partner: m.Partner, At: c.now, State: store.ErasurePending, Person: who, Suppress: suppress}
-		same, err := e.Admit(d.state.open())
+		same, err := e.Admit(maps.Values(d.state.unfinished))
 		if err != nil {
 			return err
 		}
@@ -32,17 +31,14 @@ func (d *Data) addErasure(ctx context.Context, id store.MerchantID, who store.Pe
 			}
 			e.Suppress = true
 		}
+		c.removing = true
 		c.suppress(e, who.MUIDs...)
 		c.suppress(e, who.Identifiers...)
 		c.put(Erasures, string(e.ID), e)
 		c.audit(store.AboutMerchant(store.PersonErased, m, string(e.ID)))
 		return nil
 	})
-	if err != nil {
-		return store.Erasure{}, err
-	}
-	d.Removing()
-	return e, nil
+	return e, err
 }
 
 // UpdateErasures replaces erasures by change(erasure), all in one transaction. suppressed are further keys of each, if it
@@ -65,16 +61,16 @@ func (d *Data) UpdateErasures(ctx context.Context, ids []store.ErasureID, update
 func (d *Data) RepeatErasures(ctx context.Context) error {
 	d.mu.RLock()
 	ids := slices.Collect(maps.Keys(d.state.erasures))
-	deletions := slices.Collect(maps.Values(d.state.removals))
-	d.mu.RUnlock()
-	deletions = slices.DeleteFunc(deletions, func(r store.Removal) bool { return r.State != store.ErasurePurging })
-	for i := range deletions {
-		deletions[i].State = store.ErasureRemoving
-	}
-	if len(deletions) > 0 {
-		if err := d.SaveRemovals(ctx, deletions); err != nil {
-			return err
+	var deletions []store.Removal
+	for _, r := range d.state.removals {
+		if r.State == store.ErasurePurging {
+			r.State = store.ErasureRemoving
+			deletions = append(deletions, r)
 		}
+	}
+	d.mu.RUnlock()
+	if err := d.SaveRemovals(ctx, deletions); err != nil {
+		return err
 	}
 	for part := range slices.Chunk(ids, 1000) {
 		if err := d.UpdateErasures(ctx, part, func(e *store.Erasure) []store.IdentityKey {
@@ -92,17 +88,6 @@ func (d *Data) RepeatErasures(ctx context.Context) error {
 // byAge compares erasures: the oldest is the first.
 func (s *State) byAge(a, b store.ErasureID) int {
 	return cmp.Or(s.erasures[a].At.Compare(s.erasures[b].At), cmp.Compare(b, a))
-}
-
-// open are the erasures that are not done.
-func (s *State) open() iter.Seq[store.Erasure] {
-	return func(yield func(store.Erasure) bool) {
-		for id := range s.unfinished {
-			if !yield(s.erasures[id]) {
-				return
-			}
-		}
-	}
 }
 
 // suppress notes that events with these keys are refused, if the erasure suppresses.
@@ -160,7 +145,7 @@ func (d *Data) Refuses(m store.MerchantID, id *store.Identity, muid store.MUID) 
 	}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	if _, removed := d.state.removals[m]; removed {
+	if d.state.isRemoved(m) {
 		return store.Removed
 	}
 	if IsSuppressed(d.state.suppressed[m], id, muid) {
@@ -193,7 +178,7 @@ func (d *Data) Erasures(ctx context.Context, m store.MerchantID, offset, limit i
 func (d *Data) Unfinished() (all []store.Erasure) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	all = slices.Collect(d.state.open())
+	all = slices.Collect(maps.Values(d.state.unfinished))
 	store.Sort(all, func(a, b store.Erasure) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.ID, b.ID)) })
 	return all
 }

@@ -95,11 +95,8 @@ func (d *Data) RevokeKey(ctx context.Context, id store.KeyID, evenLast bool) (k 
 		c.audit(store.AboutKey(store.KeyRevoked, k))
 		return nil
 	})
-	if err != nil {
-		return store.Key{}, err
-	}
 	k.LastUsedAt = d.dir.LastUse(id)
-	return k, nil
+	return k, err
 }
 
 // noteUses stores when keys were last used here.

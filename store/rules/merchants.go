@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -57,11 +58,8 @@ func (d *Data) UpdateMerchant(ctx context.Context, id store.MerchantID, update f
 		}
 		m = update(old)
 		m.Tags, m.Ordinal = old.Tags, old.Ordinal
-		if err := m.CheckUpdate(old); err != nil {
-			return err
-		}
 		changes, err := store.MerchantChanges(old, m)
-		if err != nil || len(changes) == 0 {
+		if err = cmp.Or(m.CheckUpdate(old), err); err != nil || len(changes) == 0 {
 			return err
 		}
 		c.put(Merchants, string(id), m)

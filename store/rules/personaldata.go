@@ -2,6 +2,7 @@ package rules
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"mtagd/store"
@@ -116,22 +117,54 @@ func (d *Data) EraseOf(ctx context.Context, id store.MerchantID, erasures []stor
 	if err != nil {
 		return err
 	}
-	x := newErasing(erasures)
-	if err := d.UpdateErasures(ctx, x.ids, x.begin); err != nil {
+	found := slices.Clone(erasures) // with the numbers for the receipts, in this order
+	ids, people, place := make([]store.ErasureID, len(found)), make([]store.Person, len(found)), map[store.ErasureID]int{}
+	var everyone store.Person
+	for i, e := range found {
+		ids[i], people[i], place[e.ID] = e.ID, e.Person, i
+		everyone.MUIDs = append(everyone.MUIDs, e.Person.MUIDs...)
+		everyone.Identifiers = append(everyone.Identifiers, e.Person.Identifiers...)
+	}
+	persons, suppressed := NewPersons(people...), make([][]store.IdentityKey, len(found))
+	begin := func(e *store.Erasure) []store.IdentityKey {
+		e.Begun = true
+		return suppressed[place[e.ID]]
+	}
+	if err := d.UpdateErasures(ctx, ids, begin); err != nil {
 		return err
 	}
-	links, err := d.People.LinksOf(ctx, m, x.everyone)
+	links, err := d.People.LinksOf(ctx, m, everyone)
 	if err != nil {
 		return err
 	}
-	x.links, x.suppressed = x.persons.Links(links)
-	if err := d.UpdateErasures(ctx, x.ids, x.begin); err != nil {
+	var numbers []int
+	numbers, suppressed = persons.Links(links)
+	if err := d.UpdateErasures(ctx, ids, begin); err != nil {
 		return err
+	}
+	until := func(last uint64) { // erasures that had begun before keep theirs
+		for i := range found {
+			if found[i].UpTo == 0 {
+				found[i].UpTo = max(last, 1)
+			}
+		}
 	}
 	var events []ForgottenEvent
 	var reader EventReader
-	if err := d.People.EventsOf(ctx, m, x.persons, x.until, func(e *PersonalEvent, owners, claimed []int) error {
-		if x.take(e.At.Seq, owners, claimed) {
+	if err := d.People.EventsOf(ctx, m, persons, until, func(e *PersonalEvent, owners, claimed []int) error {
+		for _, i := range claimed {
+			if e.At.Seq <= found[i].UpTo {
+				found[i].Claimed++
+			}
+		}
+		goes := false
+		for _, i := range owners {
+			if e.At.Seq <= found[i].UpTo {
+				found[i].Events++
+				goes = true
+			}
+		}
+		if goes {
 			_, id := reader.Keys(e.Raw)
 			events = append(events, ForgottenEvent{e.At, e.Time, e.Name, id})
 		}
@@ -139,7 +172,13 @@ func (d *Data) EraseOf(ctx context.Context, id store.MerchantID, erasures []stor
 	}); err != nil {
 		return err
 	}
-	if err := d.UpdateErasures(ctx, x.ids, x.remove); err != nil {
+	if err := d.UpdateErasures(ctx, ids, func(e *store.Erasure) []store.IdentityKey {
+		if i := place[e.ID]; e.UpTo == 0 { // else it was noted before a kill
+			e.UpTo, e.Events, e.Claimed, e.Links = found[i].UpTo, found[i].Events, found[i].Claimed, numbers[i]
+		}
+		e.State = store.ErasureRemoving
+		return nil
+	}); err != nil {
 		return err
 	}
 	return d.People.Forget(ctx, m, links, events)

@@ -27,7 +27,7 @@
 //	once.go, delete.go, erasures.go, retention.go   the rules
 //	counts.go     what the limits of a partner need to know of its tags
 //	marks.go      what becomes of a mark
-//	personaldata.go, erasing.go   what is stored of a person, and how it is erased
+//	personaldata.go   what is stored of a person, and how it is erased
 //	persons.go    what belongs to a person: links, and events by their muid or by the identifiers in their bodies
 //	links.go      which source a link has, and which former ones are kept
 //	documents.go  destinations of events
@@ -102,7 +102,6 @@ type Data struct {
 // New returns the data that was loaded, and puts it into a new directory.
 func New(driver Driver, loaded *Loading, log *slog.Logger) *Data {
 	d := &Data{Removing: func() {}, driver: driver, log: log, dir: store.NewDirectory(), state: newState(), changedDestinations: map[string]int64{}}
-	loaded.sort()
 	d.apply(loaded.all)
 	d.destinationChanges = 1
 	clear(d.changedDestinations)
@@ -129,25 +128,30 @@ type change struct {
 	last store.AuditID
 	at   map[[2]string]int // the place of each record
 	err  error             // a record cannot be encoded: the change fails
+
+	removing bool // something is left to remove in the background
 }
 
 // update makes a change, if the context's check still allows it (store.WithCheck). build adds what is to be changed; when that
 // is nothing, nothing is written.
 func (d *Data) update(ctx context.Context, build func(c *change) error) error {
-	var made Change
+	var made *change
 	err := d.driver.Update(ctx, func(t Turn) (Change, error) {
 		if err := store.Check(ctx); err != nil {
 			return Change{}, err
 		}
-		c := &change{d: d, ctx: ctx, now: t.Now.UTC(), last: t.LastEntry, at: map[[2]string]int{}}
-		err := cmp.Or(build(c), c.err)
-		made = c.Change
-		return made, err
+		made = &change{d: d, ctx: ctx, now: t.Now.UTC(), last: t.LastEntry, at: map[[2]string]int{}}
+		err := cmp.Or(build(made), made.err)
+		return made.Change, err
 	})
-	if err == nil {
-		store.LogAudit(d.log, made.Entries)
+	if err != nil {
+		return err
 	}
-	return err
+	store.LogAudit(d.log, made.Entries)
+	if made.removing {
+		d.Removing()
+	}
+	return nil
 }
 
 // write replaces a record; a nil value deletes it.

@@ -35,7 +35,7 @@ type State struct {
 	tracking    map[string]store.PartnerID // host → partner
 	repliesOf   map[store.PartnerID][]string
 	erasuresOf  map[store.MerchantID][]store.ErasureID // oldest first
-	unfinished  map[store.ErasureID]bool
+	unfinished  map[store.ErasureID]store.Erasure
 
 	counts map[store.PartnerID]counts
 }
@@ -57,7 +57,7 @@ func newState() *State {
 		uses:         map[store.KeyID]time.Time{},
 		destinations: map[string][]byte{},
 		erasuresOf:   map[store.MerchantID][]store.ErasureID{},
-		unfinished:   map[store.ErasureID]bool{},
+		unfinished:   map[store.ErasureID]store.Erasure{},
 
 		keysOf:      map[store.PartnerID][]store.KeyID{},
 		merchantsOf: map[store.PartnerID][]store.MerchantID{},

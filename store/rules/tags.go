@@ -50,7 +50,10 @@ func (c *change) newTag(m store.Merchant, t store.TagType, domain string) (tag s
 	}
 	var label string
 	if t.NeedsRecord() {
-		if label, err = d.drawLabel(p); err != nil {
+		if err := p.Limits.CheckLabels(d.state.counts[p.ID].labels, d.dir.Labels()); err != nil {
+			return tag, err
+		}
+		if label, err = store.DrawLabel(func(l string) bool { _, taken := d.state.labels[l]; return taken }); err != nil {
 			return tag, err
 		}
 	}
@@ -65,14 +68,6 @@ func (c *change) newTag(m store.Merchant, t store.TagType, domain string) (tag s
 	}
 	c.put(Tags, string(tag.ID), tag)
 	return tag, nil
-}
-
-// drawLabel returns a label that no tag has. It does not reserve it.
-func (d *Data) drawLabel(p store.Partner) (string, error) {
-	if err := p.Limits.CheckLabels(d.state.counts[p.ID].labels, d.dir.Labels()); err != nil {
-		return "", err
-	}
-	return store.DrawLabel(func(l string) bool { _, taken := d.state.labels[l]; return taken })
 }
 
 // Tag implements store.Control.

@@ -127,7 +127,7 @@ func onPostgreSQL(database func(t testing.TB) (url string), through func(url str
 			},
 			kill: func(t *testing.T) {
 				t.Helper()
-				pgtest.Disconnect(t, url)
+				testenv.Check(t, pgtest.EndConnections(url))
 			},
 			fail: func(t *testing.T, merchants ...store.MerchantID) func() {
 				t.Helper()

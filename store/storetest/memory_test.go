@@ -346,15 +346,11 @@ const filteredAtOnce = 100
 func TestAFilterOfMerchantsLetsOthersWrite(t *testing.T) {
 	d := newMemory().open(t, time.Now).(memoryEngine)
 	p, err := d.AddPartner(t.Context(), "Agency")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	var ids []store.MerchantID
 	for i := range 2*filteredAtOnce + 1 {
 		m, err := d.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: fmt.Sprintf("Shop %d", i)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		ids = append(ids, m.ID)
 	}
 	looks := 0

@@ -2,6 +2,7 @@
 package watch
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -16,51 +17,39 @@ type Watchers struct {
 
 	waiting atomic.Bool
 	mu      sync.Mutex
-	of      map[key]map[chan struct{}]struct{}
+	of      map[string]map[chan struct{}]struct{} // by the ids of merchants and partners: they are UUIDs, so all differ
 }
 
-// key is whose events somebody waits for: a merchant's, or those of all merchants of a partner.
-type key struct {
-	merchant uuid.UUID
-	partner  store.PartnerID
-}
-
-// Watch implements store.Feed. No merchant has an id that is not a UUID.
+// Watch implements store.Feed.
 func (w *Watchers) Watch(merchants []store.MerchantID) (news <-chan struct{}, stop func()) {
-	var keys []key
-	for _, id := range merchants {
-		if m, err := uuid.Parse(string(id)); err == nil {
-			keys = append(keys, key{merchant: m})
-		}
-	}
-	return w.watch(keys)
+	return watch(w, merchants)
 }
 
 // WatchPartner implements store.Feed.
 func (w *Watchers) WatchPartner(partner store.PartnerID) (news <-chan struct{}, stop func()) {
-	return w.watch([]key{{partner: partner}})
+	return watch(w, []store.PartnerID{partner})
 }
 
-func (w *Watchers) watch(keys []key) (news <-chan struct{}, stop func()) {
-	c := make(chan struct{}, 1)
+func watch[ID ~string](w *Watchers, ids []ID) (news <-chan struct{}, stop func()) {
+	c, ids := make(chan struct{}, 1), slices.Clone(ids)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.of == nil {
-		w.of = map[key]map[chan struct{}]struct{}{}
+		w.of = map[string]map[chan struct{}]struct{}{}
 	}
-	for _, k := range keys {
-		if w.of[k] == nil {
-			w.of[k] = map[chan struct{}]struct{}{}
+	for _, id := range ids {
+		if w.of[string(id)] == nil {
+			w.of[string(id)] = map[chan struct{}]struct{}{}
 		}
-		w.of[k][c] = struct{}{}
+		w.of[string(id)][c] = struct{}{}
 	}
 	w.waiting.Store(len(w.of) > 0)
 	return c, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		for _, k := range keys {
-			if delete(w.of[k], c); len(w.of[k]) == 0 {
-				delete(w.of, k)
+		for _, id := range ids {
+			if delete(w.of[string(id)], c); len(w.of[string(id)]) == 0 {
+				delete(w.of, string(id))
 			}
 		}
 		w.waiting.Store(len(w.of) > 0)
@@ -75,17 +64,18 @@ func (w *Watchers) Wake(merchants []uuid.UUID) {
 	if !w.Any() {
 		return
 	}
-	keys := map[key]bool{} // many merchants may have one partner, for whom many wait
+	ids := map[string]bool{} // many merchants may have one partner, for whom many wait
 	for _, m := range merchants {
-		keys[key{merchant: m}] = true
+		id := m.String()
+		ids[id] = true
 		if w.OwnerOf != nil {
-			keys[key{partner: w.OwnerOf(store.MerchantID(m.String()))}] = true
+			ids[string(w.OwnerOf(store.MerchantID(id)))] = true
 		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for k := range keys {
-		for c := range w.of[k] {
+	for id := range ids {
+		for c := range w.of[id] {
 			select {
 			case c <- struct{}{}:
 			default: // it holds a value already

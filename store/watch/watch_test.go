@@ -70,6 +70,7 @@ func TestWatchersAreWoken(t *testing.T) {
 			"": func(r *rapid.T) {
 				of := map[uuid.UUID]bool{}
 				for _, one := range model {
+					of[uuid.Nil] = true // stands for "none"
 					for m := range one.of {
 						of[m] = true
 					}

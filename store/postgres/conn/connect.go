@@ -18,16 +18,25 @@ const (
 )
 
 // configure returns the configuration of the connections to a database. It asks the server whether there is a pooler in
-// between.
+// between, unless the address has default_query_exec_mode.
 func configure(ctx context.Context, address string) (*pgxpool.Config, error) {
 	config, err := parseURL(address)
 	if err != nil {
 		return nil, err
 	}
-	if err := InTime(ctx, func(ctx context.Context) error { return adaptToPooler(ctx, address, config) }); err != nil {
-		return nil, Unavailable(err)
+	if strings.Contains(address, "default_query_exec_mode") {
+		return config, nil
 	}
-	return config, nil
+	// A pooler such as PgBouncer may run each transaction on another connection to the server, which does not know the named
+	// statements of the one before.
+	err = InTime(ctx, func(ctx context.Context) error {
+		pooled, err := isPooler(ctx, config)
+		if pooled {
+			config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+		}
+		return err
+	})
+	return config, Unavailable(err)
 }
 
 // parseURL returns the configuration of the connections. The address may name several servers: the one that accepts writes
@@ -56,20 +65,6 @@ func parseURL(address string) (*pgxpool.Config, error) {
 		return nil
 	}
 	return config, nil
-}
-
-// adaptToPooler avoids named statements behind a pooler such as PgBouncer: it may run each transaction on another connection
-// to the server, which does not know the statements of the one before. An address with default_query_exec_mode is left as it
-// is.
-func adaptToPooler(ctx context.Context, address string, config *pgxpool.Config) error {
-	if strings.Contains(address, "default_query_exec_mode") {
-		return nil
-	}
-	pooled, err := isPooler(ctx, config)
-	if pooled {
-		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
-	}
-	return err
 }
 
 // isPooler reports whether connections lead to a pooler: it announces a process that is not the one that runs the

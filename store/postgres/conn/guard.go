@@ -23,8 +23,7 @@ type Guard struct {
 	Held context.Context // for the protected work
 	end  context.CancelCauseFunc
 	tx   pgx.Tx
-	done chan struct{} // closed to stop renewing
-	stop func()        // closes done
+	stop context.CancelFunc // of the signs of life
 	work sync.WaitGroup
 }
 
@@ -43,11 +42,12 @@ func (d *DB) Guard(ctx context.Context, errLost error, take func(tx pgx.Tx) erro
 		Rollback(tx)
 		return nil, err
 	}
-	g := &Guard{tx: tx, done: make(chan struct{})}
-	g.stop = sync.OnceFunc(func() { close(g.done) })
+	g := &Guard{tx: tx}
 	g.Held, g.end = context.WithCancelCause(ctx)
+	renewing, stop := context.WithCancel(context.Background())
+	g.stop = stop
 	g.work.Go(func() {
-		if err := g.renew(); err != nil {
+		if err := g.renew(renewing.Done()); err != nil {
 			g.end(fmt.Errorf("%w: %w", errLost, err))
 		}
 	})
@@ -55,12 +55,12 @@ func (d *DB) Guard(ctx context.Context, errLost error, take func(tx pgx.Tx) erro
 }
 
 // renew sends signs of life until Release or Finish. It returns the error that stopped it.
-func (g *Guard) renew() error {
+func (g *Guard) renew(stopped <-chan struct{}) error {
 	tick := time.NewTicker(guardRenew)
 	defer tick.Stop()
 	for {
 		select {
-		case <-g.done:
+		case <-stopped:
 			return nil
 		case <-tick.C:
 		}

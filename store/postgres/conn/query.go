@@ -28,39 +28,38 @@ type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// Query calls use with each row of a statement.
-func Query(ctx context.Context, tx Querier, use func(rows pgx.Rows) error, sql string, args ...any) error {
+// Query calls use after each row of a statement was read into variables.
+func Query(ctx context.Context, tx Querier, into []any, use func() error, sql string, args ...any) error {
 	rows, err := tx.Query(ctx, sql, args...)
-	if err != nil {
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, into, use)
+	}
+	return err
+}
+
+// Queue adds a statement to a batch. It calls use as Query does.
+func Queue(b *pgx.Batch, into []any, use func() error, sql string, args ...any) {
+	b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+		_, err := pgx.ForEachRow(rows, into, use)
 		return err
-	}
-	defer rows.Close()
-	return eachRow(rows, use)
-}
-
-// Queue adds a statement to a batch, which calls use with each of its rows.
-func Queue(b *pgx.Batch, use func(rows pgx.Rows) error, sql string, args ...any) {
-	b.Queue(sql, args...).Query(func(rows pgx.Rows) error { return eachRow(rows, use) })
-}
-
-func eachRow(rows pgx.Rows, use func(rows pgx.Rows) error) error {
-	for rows.Next() {
-		if err := use(rows); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
+	})
 }
 
 // CollectRows returns the rows of a statement. columns returns the destinations for the columns of a row.
 func CollectRows[T any](ctx context.Context, tx Querier, columns func(*T) []any, sql string, args ...any) (all []T, err error) {
-	err = Query(ctx, tx, func(rows pgx.Rows) error {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
 		var one T
-		err := rows.Scan(columns(&one)...)
+		if err := rows.Scan(columns(&one)...); err != nil {
+			return nil, err
+		}
 		all = append(all, one)
-		return err
-	}, sql, args...)
-	return all, err
+	}
+	return all, rows.Err()
 }
 
 // Column returns the rows of a statement with one column.

@@ -40,7 +40,7 @@ func (c *Control) dropAudit(ctx context.Context) error {
 	// while the log has not been full.
 	var last, span int
 	if err := c.db.Pool.QueryRow(ctx, "SELECT coalesce(max(id), 0), coalesce(max(id) - min(id), 0) FROM audit").Scan(&last, &span); err != nil ||
-		c.auditFull.Load() == nil && (span < min(limits.Partners, limits.Operators) || last-c.auditDropped < limits.Partners/100) {
+		len(*c.auditFull.Load()) == 0 && (span < min(limits.Partners, limits.Operators) || last-c.auditDropped < limits.Partners/100) {
 		return err
 	}
 	type holder struct {
@@ -62,7 +62,7 @@ func (c *Control) dropAudit(ctx context.Context) error {
 		return err
 	}
 	quota := limits.Quota(conn.Map(held, func(h *holder) int { return h.n }))
-	var full map[store.PartnerID]bool
+	full := map[store.PartnerID]bool{}
 	for _, h := range held {
 		if h.n <= quota {
 			continue
@@ -73,16 +73,10 @@ func (c *Control) dropAudit(ctx context.Context) error {
 			return err
 		}
 		if h.n-int(dropped.RowsAffected()) > quota {
-			if full == nil {
-				full = map[store.PartnerID]bool{}
-			}
 			full[store.PartnerID(h.partner.String())] = true
 		}
 	}
-	c.auditFull.Store(nil)
-	if full != nil {
-		c.auditFull.Store(&full)
-	}
+	c.auditFull.Store(&full)
 	_, err := c.db.Pool.Exec(ctx, "DELETE FROM audit WHERE "+byOperator+" AND at < $1 AND id <= (SELECT id FROM audit WHERE "+byOperator+
 		" ORDER BY id DESC OFFSET $2 LIMIT 1)", before, limits.Operators)
 	if err == nil {

@@ -43,12 +43,13 @@ type Control struct {
 
 	auditLimits  store.AuditLimits
 	auditDropped int                                      // the last entry when Tidy last dropped some; only Tidy uses it
-	auditFull    atomic.Pointer[map[store.PartnerID]bool] // whose changes are refused; nil: nobody's
+	auditFull    atomic.Pointer[map[store.PartnerID]bool] // whose changes are refused
 }
 
 // Load loads the control data of a database. Follow keeps it up to date.
 func Load(ctx context.Context, db *conn.DB, limits store.AuditLimits) (*Control, error) {
 	c := &Control{db: db, changing: make(chan struct{}, 1), auditLimits: limits, News: func([]uuid.UUID) {}}
+	c.auditFull.Store(&map[store.PartnerID]bool{})
 	return c, c.loadAll(ctx)
 }
 
@@ -62,11 +63,9 @@ func (d Driver) Update(ctx context.Context, build func(rules.Turn) (rules.Change
 		if err != nil {
 			return err
 		}
-		if full := d.auditFull.Load(); full != nil {
-			for _, e := range made.Entries {
-				if (*full)[e.Holder()] && e.MayBeRefused() {
-					return store.ErrAuditFull
-				}
+		for _, e := range made.Entries {
+			if (*d.auditFull.Load())[e.Holder()] && e.MayBeRefused() {
+				return store.ErrAuditFull
 			}
 		}
 		return c.writeRecords(made)

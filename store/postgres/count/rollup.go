@@ -90,8 +90,7 @@ const (
 )
 
 // BeginRollUp begins a transaction whose commit waits neither for the disk nor for standbys. If it is lost, the rows are in
-// the tally again. Sequential scans are off: a plan from when the tally was empty would use one, and compare every row of
-// the table with every ctid of the array.
+// the tally again. As for conn.BeginRead, plans from when a table was small must not scan it.
 const BeginRollUp = conn.Begin + "; SET LOCAL synchronous_commit = off; SET LOCAL jit = off; SET LOCAL enable_seqscan = off"
 
 // rollUpWait is how long a rollup waits for those of other nodes, and for removals.
@@ -119,13 +118,10 @@ func (c *Counters) RollUpSome(ctx context.Context, merchants []uuid.UUID, upTo i
 		if citus {
 			sql, of = TakeRowsOfOne, merchants[0]
 		}
-		if err := conn.Query(ctx, tx, func(row pgx.Rows) error {
-			var k DeltaKey
-			var seq int64
-			var a Amount
-			if err := row.Scan((*[16]byte)(&k.merchant), &seq, &k.Minute, &k.Name, &k.Tag, &k.Bot, &a.N, &a.Bytes); err != nil {
-				return err
-			}
+		var k DeltaKey
+		var seq int64
+		var a Amount
+		if err := conn.Query(ctx, tx, []any{(*[16]byte)(&k.merchant), &seq, &k.Minute, &k.Name, &k.Tag, &k.Bot, &a.N, &a.Bytes}, func() error {
 			was := rows[k]
 			rows[k] = Amount{was.N + a.N, was.Bytes + a.Bytes}
 			moved[k.merchant]++

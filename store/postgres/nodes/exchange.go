@@ -64,21 +64,18 @@ func (n *Nodes) Exchange(ctx context.Context, mine []byte) (messages [][]byte, o
 	}
 	var read []message
 	err = pgx.BeginTxFunc(ctx, n.db.Pool, pgx.TxOptions{BeginQuery: beginExchange}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "INSERT INTO message (node, seq, at, content) VALUES ($1, $2, clock_timestamp(), coalesce($3::bytea, ''))", n.db.Node, n.sent, mine); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, "DELETE FROM message WHERE node = $1 AND seq <= $2", n.db.Node, n.sent-keepMessages); err != nil {
-			return err
-		}
-		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
-			var m message
-			var content []byte
-			err := rows.Scan(&m.node, &m.seq, &content)
+		b := &pgx.Batch{}
+		b.Queue("INSERT INTO message (node, seq, at, content) VALUES ($1, $2, clock_timestamp(), coalesce($3::bytea, ''))", n.db.Node, n.sent, mine)
+		b.Queue("DELETE FROM message WHERE node = $1 AND seq <= $2", n.db.Node, n.sent-keepMessages)
+		var m message
+		var content []byte
+		conn.Queue(b, []any{&m.node, &m.seq, &content}, func() error {
 			read, messages = append(read, m), append(messages, content)
-			return err
+			return nil
 		}, `SELECT m.node, m.seq, m.content FROM message m LEFT JOIN unnest($2::uuid[], $3::bigint[]) AS h(node, seq) ON h.node = m.node
 			WHERE m.node <> $1 AND m.seq > coalesce(h.seq, 0) AND m.at > clock_timestamp() - interval '10 seconds' ORDER BY m.node, m.seq`,
 			n.db.Node, nodes, seqs)
+		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
 		return nil, 0, conn.Unavailable(err)

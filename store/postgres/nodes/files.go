@@ -52,20 +52,17 @@ func (n *Nodes) exec(ctx context.Context, sql string, args ...any) error {
 // ShortKeys implements store.Shared.
 func (n *Nodes) ShortKeys(ctx context.Context, from, hour int64, key []byte) (keys map[int64][]byte, err error) {
 	err = pgx.BeginFunc(ctx, n.db.Pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "DELETE FROM short_key WHERE hour < $1 OR hour > $2", from, hour+1); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, "INSERT INTO short_key (hour, key) SELECT $1::bigint, $2::bytea WHERE $2::bytea IS NOT NULL ON CONFLICT DO NOTHING", hour, key); err != nil {
-			return err
-		}
+		b := &pgx.Batch{}
+		b.Queue("DELETE FROM short_key WHERE hour < $1 OR hour > $2", from, hour+1)
+		b.Queue("INSERT INTO short_key (hour, key) SELECT $1::bigint, $2::bytea WHERE $2::bytea IS NOT NULL ON CONFLICT DO NOTHING", hour, key)
 		keys = map[int64][]byte{}
-		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
-			var hour int64
-			var key []byte
-			err := rows.Scan(&hour, &key)
+		var hour int64
+		var key []byte
+		conn.Queue(b, []any{&hour, &key}, func() error {
 			keys[hour] = key
-			return err
+			return nil
 		}, "SELECT hour, key FROM short_key")
+		return tx.SendBatch(ctx, b).Close()
 	})
 	return keys, err
 }

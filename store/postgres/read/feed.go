@@ -126,10 +126,11 @@ func (r *Reader) beginFeed(ctx context.Context, f *feed) (citus bool, err error)
 		}
 		of := merchants
 		if len(of) > ManyMerchants && int64(f.at.Seq) >= oldest {
-			var err error
-			if of, err = lately(ctx, tx, int64(f.at.Seq), ids); err != nil {
+			lately, err := conn.Column[uuid.UUID](ctx, tx, "SELECT DISTINCT unnest(merchants) FROM flush WHERE seq >= $1", int64(f.at.Seq))
+			if err != nil {
 				return err
 			}
+			of = slices.DeleteFunc(lately, func(m uuid.UUID) bool { return ids[m] == "" })
 		}
 		scopes, err := r.control.Scopes(ctx, tx, of...)
 		if err != nil {
@@ -150,12 +151,6 @@ func (r *Reader) beginFeed(ctx context.Context, f *feed) (citus bool, err error)
 	return citus, r.db.Confirm(ctx, seen)
 }
 
-// lately returns which merchants have events in flushes from a number on.
-func lately(ctx context.Context, tx pgx.Tx, from int64, of map[uuid.UUID]store.MerchantID) ([]uuid.UUID, error) {
-	all, err := conn.Column[uuid.UUID](ctx, tx, "SELECT DISTINCT unnest(merchants) FROM flush WHERE seq >= $1", from)
-	return slices.DeleteFunc(all, func(m uuid.UUID) bool { return of[m] == "" }), err
-}
-
 // selectFeed reads the next events of a merchant. It leaves out the bodies of events that the query does not select.
 var selectFeed = `SELECT ` + EventColumns + `, CASE WHEN selected THEN raw END, selected
 	FROM (SELECT *, at >= $2 AND at < $3 AND ($4::text IS NULL OR tag = $4) AND ($5::text[] IS NULL OR name = ANY($5))
@@ -170,10 +165,6 @@ func (r *Reader) readPortions(ctx context.Context, f *feed) (n int, err error) {
 	lo, hi := rangeOf(f.From, f.To)
 	if !ok {
 		lo, hi = control.Latest, control.Latest // nothing is selected
-	}
-	var names []string
-	if !sel.allNames {
-		names = sel.names
 	}
 	got := make([][]received, len(streams))
 	full := false // not all rows were read
@@ -190,16 +181,17 @@ func (r *Reader) readPortions(ctx context.Context, f *feed) (n int, err error) {
 			return err
 		})
 		for i, s := range streams {
-			b.Queue(selectFeed, s.merchant, max(lo, s.from), hi, sel.tag, names, sel.bot, int64(s.at.Seq), int32(s.at.Index),
+			b.Queue(selectFeed, s.merchant, max(lo, s.from), hi, sel.tag, sel.names, sel.bot, int64(s.at.Seq), int32(s.at.Index),
 				int64(f.end.Seq), int32(f.end.Index), s.portion).Query(func(rows pgx.Rows) error {
 				for size <= feedBytes && rows.Next() {
-					r, err := scanReceived(rows)
-					if err != nil {
+					var e eventRow
+					var selected bool
+					if err := rows.Scan(append(e.fields(), &selected)...); err != nil {
 						return err
 					}
-					r.Merchant = s.id
-					got[i] = append(got[i], r)
-					size += len(r.Raw)
+					got[i] = append(got[i], received{store.Received{Event: e.assembled(), Merchant: s.id, Tag: e.Tag,
+						ReceivedAt: TimeAt(int64(e.At.Seq)), Cursor: e.At.Cursor()}, e.At, selected})
+					size += len(e.Raw)
 				}
 				return nil
 			})
@@ -225,16 +217,6 @@ func (r *Reader) readPortions(ctx context.Context, f *feed) (n int, err error) {
 		}
 	}
 	return max(n, 1), nil
-}
-
-func scanReceived(rows pgx.Rows) (r received, err error) {
-	var e eventRow
-	if err := rows.Scan(append(e.fields(), &r.selected)...); err != nil {
-		return r, err
-	}
-	r.position = e.At
-	r.Received = store.Received{Event: e.assembled(), Tag: e.Tag, ReceivedAt: TimeAt(int64(e.At.Seq)), Cursor: e.At.Cursor()}
-	return r, nil
 }
 
 // pop returns the next event of all streams; nil when there is none.

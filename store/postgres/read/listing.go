@@ -183,7 +183,7 @@ const (
 )
 
 // The columns of every index that y has are among these, so that the planner finds the event at once with any of them.
-var eventAt = ` CROSS JOIN LATERAL (SELECT bot, tag, name, muid, ` + conn.DetailColumns + `, raw FROM event WHERE merchant = $1 AND at = y.at AND seq = y.seq AND idx = y.idx`
+var eventAt = ` CROSS JOIN LATERAL (SELECT bot, tag, name, muid, ` + detailColumns + `, raw FROM event WHERE merchant = $1 AND at = y.at AND seq = y.seq AND idx = y.idx`
 
 // statement returns the statement that reads picks, some of which have names.
 //
@@ -218,12 +218,9 @@ func (l *listing) readPicks(ctx context.Context, picks []pick) (events []store.E
 	if named {
 		args = append(args, l.names)
 	}
-	err = conn.Query(ctx, l.tx, func(rows pgx.Rows) error {
-		var i int
-		var e eventRow
-		if err := rows.Scan(append([]any{&i}, e.fields()...)...); err != nil {
-			return err
-		}
+	var pick int
+	var e eventRow
+	err = conn.Query(ctx, l.tx, append([]any{&pick}, e.fields()...), func() error {
 		events = append(events, e.assembled())
 		return nil
 	}, l.statement(named), args...)
@@ -251,12 +248,9 @@ func (r *Reader) Usage(ctx context.Context, merchants []store.MerchantID) (usage
 			}
 			keys, of[string(id)] = append(keys, string(id)), append(of[string(id)], i)
 		}
-		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
-			var id string
-			var u store.Usage
-			if err := rows.Scan(&id, &u.Events, &u.Bytes); err != nil {
-				return err
-			}
+		var id string
+		var u store.Usage
+		return conn.Query(ctx, tx, []any{&id, &u.Events, &u.Bytes}, func() error {
 			for _, i := range of[id] {
 				usage[i].Events += u.Events
 				usage[i].Bytes += u.Bytes

@@ -37,7 +37,10 @@ func (l *listing) nearbyNames(ctx context.Context, whole []node, lifetime, offse
 	if fromEnd {
 		skip, end = total-end, total-offset
 	}
-	names := newNameReader(l, l.nameDesc != fromEnd)
+	names := &nameReader{listing: l, desc: l.nameDesc != fromEnd, least: 1}
+	if names.desc {
+		names.last = afterAllNames
+	}
 	read, kept := 0, 0
 	for read < end {
 		some, err := names.nextNames(ctx, float64(end-read)/float64(total)*float64(lifetime))
@@ -83,14 +86,6 @@ const (
 	namesAtOnce = 1000 // how many names are read in one statement
 	leastToMost = 16   // next returns at most this many times as many names as at least
 )
-
-func newNameReader(l *listing, desc bool) *nameReader {
-	r := &nameReader{listing: l, desc: desc, least: 1}
-	if desc {
-		r.last = afterAllNames
-	}
-	return r
-}
 
 // nextNames returns nodes of the next names, with the number of all events of each. It fails when no name is left.
 //

@@ -23,14 +23,10 @@ func (r *Reader) LinksOf(ctx context.Context, m store.MerchantKey, who store.Per
 	}
 	err = r.db.ReadLong(ctx, func(tx pgx.Tx) error {
 		links = nil
-		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
-			var key, muid []byte
-			var l store.Link
-			if err := rows.Scan(&key, &muid, &l.Source); err != nil {
-				return err
-			}
-			l.Identifier, l.MUID = store.IdentityKey(key), store.MUID(muid)
-			links = append(links, l)
+		var key, muid []byte
+		var source store.LinkSource
+		return conn.Query(ctx, tx, []any{&key, &muid, &source}, func() error {
+			links = append(links, store.Link{Identifier: store.IdentityKey(key), MUID: store.MUID(muid), Source: source})
 			return nil
 		}, `SELECT key, muid, max(source) FROM (SELECT key, muid, 0 AS source FROM link`+where+` UNION ALL SELECT key, muid, source FROM held_link`+where+`) AS l
 			GROUP BY key, muid ORDER BY key, muid`, args...)

@@ -6,7 +6,6 @@
 //	names.go    pages by name
 //	summary.go  Summary
 //	feed.go     Feed: events in the order of receipt
-//	watch.go    wakes callers that wait for events
 //	persons.go  PersonalData
 //	verify.go   Verify
 //	verifyevents.go  checks the events of a merchant, in pieces
@@ -14,6 +13,7 @@ package read
 
 import (
 	"cmp"
+	"strings"
 	"time"
 
 	"mtagd/store"
@@ -38,7 +38,9 @@ func New(db *conn.DB, c *control.Control, verifyAtOnce int64) *Reader {
 }
 
 // EventColumns are the columns of an event but its body, which comes after them.
-var EventColumns = "seq, idx, at, bot, tag, name, muid, " + conn.DetailColumns
+var EventColumns = "seq, idx, at, bot, tag, name, muid, " + detailColumns
+
+var detailColumns = strings.Join(store.DetailColumns, ", ")
 
 // eventRow reads EventColumns and the body.
 type eventRow struct {

@@ -12,6 +12,7 @@ import (
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
 	"mtagd/store/postgres/schema"
+	"mtagd/store/testenv"
 )
 
 func TestMain(m *testing.M) {
@@ -32,9 +33,7 @@ func open(url string) (*conn.DB, error) {
 func openDB(t *testing.T) *conn.DB {
 	t.Helper()
 	db, err := open(pgtest.Database(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	t.Cleanup(db.Close)
 	return db
 }
@@ -42,9 +41,7 @@ func openDB(t *testing.T) *conn.DB {
 func readerOf(t *testing.T, db *conn.DB) *Reader {
 	t.Helper()
 	c, err := control.Load(t.Context(), db, store.DefaultAuditLimits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	return New(db, c, 0)
 }
 

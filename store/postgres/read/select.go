@@ -178,13 +178,10 @@ func (s *selection) raw(ctx context.Context, tx pgx.Tx, nodes []node, use func(c
 }
 
 func (s *selection) scanCounts(ctx context.Context, tx pgx.Tx, use func(c counted), sql string, args ...any) error {
-	return conn.Query(ctx, tx, func(rows pgx.Rows) error {
-		var c counted
-		err := rows.Scan(&c.node, &c.bucket, &c.n)
-		if err == nil {
-			use(c)
-		}
-		return err
+	var c counted
+	return conn.Query(ctx, tx, []any{&c.node, &c.bucket, &c.n}, func() error {
+		use(c)
+		return nil
 	}, sql, args...)
 }
 

@@ -233,12 +233,11 @@ func (s *summing) groupNames(ctx context.Context) ([]string, error) {
 		if !of.allNames {
 			return of.names, nil
 		}
-		if err := conn.Query(ctx, s.tx, func(rows pgx.Rows) error {
-			var name string
-			var n int
-			err := rows.Scan(&name, &n)
+		var name string
+		var n int
+		if err := conn.Query(ctx, s.tx, []any{&name, &n}, func() error {
 			totals[name] += n
-			return err
+			return nil
 		}, `SELECT name, sum(n)::bigint FROM (SELECT name, n FROM counter WHERE `+filter+` AND level = $4 AND name <> ''
 				UNION ALL SELECT name, n FROM tally WHERE `+filter+` AND `+count.IsPending+`) AS x
 			GROUP BY name ORDER BY sum(n) DESC, name LIMIT $5`, merchant, of.tag, of.bot, count.ByLife, maxNamesRead); err != nil {

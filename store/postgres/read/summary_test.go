@@ -7,6 +7,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/postgres/control"
 	"mtagd/store/postgres/count"
+	"mtagd/store/testenv"
 )
 
 // Without a beginning, the first bucket has the events of any number of years. It is what the others leave of all events:
@@ -16,9 +17,7 @@ func TestASummaryReadsNoCountersOfItsFirstBucket(t *testing.T) {
 	for _, bucket := range []store.Bucket{store.NoBucket, store.Hourly, store.Daily, store.Monthly} {
 		q := &store.SummaryQuery{Bucket: bucket, Now: now}
 		starts, end, err := q.Starts(new(time.Time{}), new(now))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		first := append(starts, end)[1].UnixMicro()
 		s := &summing{q: q, starts: starts, end: end.UnixMicro()}
 		for _, n := range s.nodes(control.Earliest) {

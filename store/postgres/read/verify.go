@@ -71,12 +71,9 @@ func (r *Reader) verifyControl(ctx context.Context, v store.Verification) (recor
 	entries := uint64(0)
 	if err := r.db.Read(ctx, func(tx pgx.Tx) error { // row by row: there may be millions of entries
 		found, entries = map[int64]error{}, 0
-		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
-			var id int64
-			var text []byte
-			if err := rows.Scan(&id, &text); err != nil {
-				return err
-			}
+		var id int64
+		var text []byte
+		return conn.Query(ctx, tx, []any{&id, &text}, func() error {
 			entries++
 			if err := json.Unmarshal(text, new(store.AuditEntry)); err != nil {
 				found[id] = err

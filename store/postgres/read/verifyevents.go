@@ -102,8 +102,8 @@ func (r *Reader) verifyMerchant(ctx context.Context, m uuid.UUID, v store.Verifi
 	}); err != nil || removed {
 		return err
 	}
+	var found []store.Finding // reported outside of transactions
 	for i, from := range bounds[:len(bounds)-1] {
-		var found *store.Finding
 		var all, n, size int64
 		if removed, err := r.readUnlessRemoved(ctx, m, func(tx pgx.Tx) (err error) {
 			if err := tx.QueryRow(ctx, "SELECT count(*), count(*) FILTER (WHERE seq <= $4), "+sumSizes+" FILTER (WHERE seq <= $4), 0)::bigint FROM event WHERE merchant = $1 AND at >= $2 AND at < $3",
@@ -115,14 +115,13 @@ func (r *Reader) verifyMerchant(ctx context.Context, m uuid.UUID, v store.Verifi
 		}); err != nil || removed {
 			return err
 		}
-		if found != nil {
-			v.Found(*found)
+		for _, f := range found {
+			v.Found(f)
 		}
 		c.n, c.bytes = c.n+n, c.bytes+size
 		counts.Events += uint64(all)
 		read()
 	}
-	var found []store.Finding
 	var links, marks, counters int64
 	if removed, err := r.readUnlessRemoved(ctx, m, func(tx pgx.Tx) (err error) {
 		if err := tx.QueryRow(ctx, countRest, m).Scan(&links, &marks, &counters); err != nil {
@@ -157,15 +156,13 @@ func (r *Reader) readUnlessRemoved(ctx context.Context, m uuid.UUID, read func(t
 // hours.
 func pieceBounds(ctx context.Context, tx pgx.Tx, m uuid.UUID, events int64) (bounds []int64, err error) {
 	bounds = []int64{control.Earliest}
-	size := int64(0)
-	if err := conn.Query(ctx, tx, func(rows pgx.Rows) error {
-		var hour, n int64
-		err := rows.Scan(&hour, &n)
+	var size, hour, n int64
+	if err := conn.Query(ctx, tx, []any{&hour, &n}, func() error {
 		if size > 0 && size+n > events {
 			bounds, size = append(bounds, hour*count.BucketSize[count.ByHour]), 0
 		}
 		size += n
-		return err
+		return nil
 	}, "SELECT bucket, sum(n)::bigint FROM counter WHERE merchant = $1 AND level = 1 AND name = '' GROUP BY bucket ORDER BY bucket", m); err != nil {
 		return nil, err
 	}
@@ -177,15 +174,15 @@ func (c *merchantCheck) newFinding(part store.Part, problem string, args ...any)
 		Merchants: []store.MerchantID{store.MerchantID(c.merchant.String())}}
 }
 
-// recountPiece compares the events of a piece with its counters. It returns nil when they are equal.
-func (c *merchantCheck) recountPiece(ctx context.Context, tx pgx.Tx, from, to int64) (*store.Finding, error) {
+// recountPiece compares the events of a piece with its counters.
+func (c *merchantCheck) recountPiece(ctx context.Context, tx pgx.Tx, from, to int64) ([]store.Finding, error) {
 	var different, wrong, first, end int64
 	if err := tx.QueryRow(ctx, recount, c.merchant, from, to).Scan(&different, &wrong, &first, &end); err != nil || different == 0 {
 		return nil, err
 	}
 	f := c.newFinding(store.PartIndex, "has %d counters from %s to %s that differ from its events", different, store.FormatTime(TimeAt(first)), store.FormatTime(TimeAt(end)))
 	f.Events, f.From, f.To = uint64(wrong), TimeAt(first), TimeAt(end)
-	return &f, nil
+	return []store.Finding{f}, nil
 }
 
 // totals makes the comparisons that do not belong to one piece.
@@ -210,13 +207,12 @@ func (c *merchantCheck) totals(ctx context.Context, tx pgx.Tx) (found []store.Fi
 	if different > 0 {
 		found = append(found, c.newFinding(store.PartIndex, "has %d counters of days and of all time that differ from those of the hours", different))
 	}
-	return found, conn.Query(ctx, tx, func(rows pgx.Rows) error {
-		var tag string
-		var n int64
-		err := rows.Scan(&tag, &n)
+	var tag string
+	var n int64
+	return found, conn.Query(ctx, tx, []any{&tag, &n}, func() error {
 		f := c.newFinding(store.PartTags, "has events of the tag %s, which it does not have", tag)
 		f.Events = uint64(n)
 		found = append(found, f)
-		return err
+		return nil
 	}, unknownTags, c.merchant)
 }

@@ -190,11 +190,8 @@ func (r *Remover) Expire(ctx context.Context) error {
 // way.
 func (r *Remover) ForgetOld(ctx context.Context) error {
 	const portion = 10_000
-	var now time.Time
-	if err := r.db.Read(ctx, func(tx pgx.Tx) (err error) {
-		now, err = r.control.Time(ctx, tx)
-		return err
-	}); err != nil {
+	now, err := r.control.Now(ctx)
+	if err != nil {
 		return err
 	}
 	for {
@@ -222,13 +219,12 @@ func (r *Remover) forgetIDs(ctx context.Context, before int64, portion int) (n i
 	if err := r.db.Read(ctx, func(tx pgx.Tx) error {
 		clear(old)
 		n = 0
-		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
-			var merchant uuid.UUID
-			var key []byte
-			err := rows.Scan(&merchant, &key)
+		var merchant uuid.UUID
+		var key []byte
+		return conn.Query(ctx, tx, []any{&merchant, &key}, func() error {
 			old[merchant] = append(old[merchant], key)
 			n++
-			return err
+			return nil
 		}, "SELECT merchant, key FROM dedup WHERE seen < $1 LIMIT $2", before, portion)
 	}); err != nil {
 		return 0, err

@@ -51,14 +51,11 @@ func (r *Remover) removeSome(ctx context.Context, merchant uuid.UUID, events []s
 			return err
 		}
 		removed := count.Deltas{}
-		if err := conn.Query(ctx, tx, func(rows pgx.Rows) error {
-			var at int64
-			var bot bool
-			var tag, name string
-			var muid, raw int
-			if err := rows.Scan(&at, &bot, &tag, &name, &muid, &raw); err != nil {
-				return err
-			}
+		var at int64
+		var bot bool
+		var tag, name string
+		var muid, raw int
+		if err := conn.Query(ctx, tx, []any{&at, &bot, &tag, &name, &muid, &raw}, func() error {
 			removed.Add(merchant, at, tag, name, bot, count.SizeOf(raw, muid, name, tag), -1)
 			return nil
 		}, deleteEvents, merchant, seqs, idxs); err != nil || len(removed) == 0 {
@@ -84,11 +81,10 @@ var deleteOfMerchant = []string{
 func (r *Remover) dropMerchant(ctx context.Context, merchant uuid.UUID) error {
 	const portion = 5000
 	if err := r.db.Transact(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockRollup); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, "DELETE FROM tally WHERE merchant = $1", merchant)
-		return err
+		b := &pgx.Batch{}
+		b.Queue("SELECT pg_advisory_xact_lock($1)", conn.LockRollup)
+		b.Queue("DELETE FROM tally WHERE merchant = $1", merchant)
+		return tx.SendBatch(ctx, b).Close()
 	}); err != nil {
 		return err
 	}

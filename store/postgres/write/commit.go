@@ -160,10 +160,8 @@ func unavailableFlush(err error) error {
 	return fmt.Errorf("%w: %w", store.Unavailable("the database does not take events now"), err)
 }
 
-// settle finds out what became of a flush whose commit has failed. It inserts a flush of the same id: if it can, the first
-// one was not committed and never will be; if not, the first one was committed. It writes in both cases, so that its own
-// commit waits for the standbys: the first one may not have reached them. In a distributed database, the workers commit
-// after the coordinator: settle waits until they have.
+// settle finds out what became of a flush whose commit has failed, by a flush of the same id (package postgres). It writes
+// also when that one is there, so that its own commit waits for the standbys: the first one may not have reached them.
 func (w *Writer) settle(f *flush, failed error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), min(settleTimeout, 2*w.opt.FlushTimeout))
 	defer cancel()
@@ -179,7 +177,7 @@ func (w *Writer) settle(f *flush, failed error) error {
 		})
 	})
 	if err == nil && seq != 0 {
-		err = w.db.FinishOnWorkers(ctx)
+		err = w.db.FinishOnWorkers(ctx) // they commit after the coordinator
 	}
 	switch {
 	case err != nil:

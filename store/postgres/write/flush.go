@@ -1,6 +1,8 @@
 package write
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -28,16 +30,14 @@ var (
 		strconv.FormatInt(store.DedupeWindow.Microseconds(), 10) + ` RETURNING merchant, key`
 
 	nextReceipt = `SELECT setval('receipt', greatest(last_value + 1, ` + nowOf("$1") + `)) FROM receipt`
-
-	detailParameters, detailValues = conn.DetailsFrom(8)
-
-	writeEvents = `INSERT INTO event (merchant, seq, idx, at, bot, tag, name, muid, raw, ` + conn.DetailColumns + `)
-		SELECT w.merchant, currval('receipt'), w.idx - 1, w.at, w.bot, w.tag, w.name, w.muid, w.raw, ` + detailValues + `
-		FROM unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::bytea[], $7::bytea[], ` + detailParameters + `) WITH ORDINALITY
-		AS w(merchant, at, bot, tag, name, muid, raw, ` + conn.DetailColumns + `, idx)`
 )
 
 const (
+	writeEvents = `INSERT INTO event (merchant, seq, idx, at, bot, tag, name, muid, raw, by_claim, client)
+		SELECT w.merchant, currval('receipt'), w.idx - 1, w.at, w.bot, w.tag, w.name, w.muid, w.raw, w.by_claim, nullif(w.client, '')
+		FROM unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::bytea[], $7::bytea[], $8::boolean[], $9::bytea[]) WITH ORDINALITY
+		AS w(merchant, at, bot, tag, name, muid, raw, by_claim, client, idx)`
+
 	// Few merchants have such rows, so most flushes ask no further.
 	readRefusing = `SELECT w.merchant, ` + isRemoved + ` FROM unnest($1::uuid[]) AS w(merchant)
 		WHERE ` + isRemoved + ` OR EXISTS (SELECT FROM record s WHERE s.kind = 'suppressed' AND s.id > w.merchant::text || '/' AND s.id < w.merchant::text || '0'
@@ -54,10 +54,8 @@ const (
 
 	// When the node stops in the middle of a flush, the server ends the flush and releases its locks. Even two waits for
 	// locks in a row end long before flushTimeout. Then it is certain that nothing was committed. Citus writes to one shard
-	// after the other, in one order: so two flushes never wait for each other.
-	//
-	// COMMIT does not wait for the standbys: conn.CommitNothing does that. With Citus, COMMIT waits too, because the
-	// coordinator's later commit does not cover the standbys of the workers.
+	// after the other, in one order: so two flushes never wait for each other. With it, COMMIT waits for the standbys, because
+	// the coordinator's later commit (conn.CommitNothing) does not cover those of the workers.
 	setFlush = `SELECT set_config('jit', 'off', true), set_config('citus.multi_shard_modify_mode', 'sequential', true),
 		set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '2s', true),
 		set_config('synchronous_commit', CASE WHEN ` + conn.CitusInstalled + ` THEN ` + conn.Durably + ` ELSE 'off' END, true),
@@ -71,46 +69,43 @@ func (f *flush) sendQuestions(ctx context.Context, session *pgx.Conn) error {
 	for k := range f.fresh {
 		f.fresh[k] = remembered // this may be the second attempt
 	}
-	clear(f.known)
+	clear(f.links)
 	clear(f.held)
 	clear(f.linked)
-	f.refuses, f.removed, f.refused = map[uuid.UUID]bool{}, map[uuid.UUID]bool{}, map[uuid.UUID]map[store.IdentityKey]bool{}
+	f.refuses = map[uuid.UUID]refusals{}
 	b := &pgx.Batch{}
 	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	b.Queue(setFlush, conn.LockRefusals)
-	conn.Queue(b, func(row pgx.Rows) error {
-		var merchant uuid.UUID
-		var removed bool
-		err := row.Scan(&merchant, &removed)
-		f.refuses[merchant], f.removed[merchant] = true, removed
-		return err
+	var of uuid.UUID // the merchant of a row
+	var removed bool
+	conn.Queue(b, []any{&of, &removed}, func() error {
+		f.refuses[of] = refusals{removed, map[store.IdentityKey]bool{}}
+		return nil
 	}, readRefusing, f.allMerchants())
+	var key, muid []byte
 	if len(f.fresh) > 0 {
-		keys := slices.SortedFunc(maps.Keys(f.fresh), compareDedups)
+		keys := slices.SortedFunc(maps.Keys(f.fresh), func(a, b dedupKey) int {
+			return cmp.Or(conn.CompareUUIDs(a.merchant, b.merchant), bytes.Compare(a.key[:], b.key[:]))
+		})
 		merchants, hashes := conn.Map(keys, func(k *dedupKey) uuid.UUID { return k.merchant }), conn.Map(keys, func(k *dedupKey) []byte { return k.key[:] })
-		conn.Queue(b, func(row pgx.Rows) error {
-			var k dedupKey
-			var key []byte
-			if err := row.Scan(&k.merchant, &key); err != nil {
-				return err
-			}
-			k.key = [16]byte(key)
-			f.fresh[k] = claimed
+		conn.Queue(b, []any{&of, &key}, func() error {
+			f.fresh[dedupKey{of, [16]byte(key)}] = claimed
 			return nil
 		}, rememberIDs, merchants, hashes, f.now)
 	}
+	var source store.LinkSource
+	into, addLink := f.links.reading()
 	for merchant, w := range f.wanted() {
-		conn.Queue(b, f.known.scanLink, readLinks, merchant, w.keys)
-		if len(w.heldKeys) > 0 {
-			conn.Queue(b, f.held.scanSource, readHeldLinks, merchant, w.heldKeys, w.heldMUIDs)
+		conn.Queue(b, into, addLink, readLinks, merchant, w.keys)
+		if len(w.heldKeys) > 0 { // a link that was claimed before may be trusted now
+			conn.Queue(b, []any{&key, &muid, &source}, func() error {
+				f.held[heldKey{linkKey{merchant, store.IdentityKey(key)}, store.MUID(muid)}] = source
+				return nil
+			}, readHeldLinks, merchant, w.heldKeys, w.heldMUIDs)
 		}
 		if len(w.muids) > 0 {
-			conn.Queue(b, func(row pgx.Rows) error {
-				var hash []byte
-				if err := row.Scan(&hash); err != nil {
-					return err
-				}
-				f.linked[muidKey{merchant, [16]byte(hash)}] = true
+			conn.Queue(b, []any{&key}, func() error {
+				f.linked[muidKey{merchant, [16]byte(key)}] = true
 				return nil
 			}, readLinkedMUIDs, merchant, w.muids)
 		}
@@ -133,8 +128,7 @@ func (f *flush) wanted() map[uuid.UUID]*wanted {
 	all := map[uuid.UUID]*wanted{}
 	keys, held, muids := map[linkKey]bool{}, map[heldKey]bool{}, map[muidKey]bool{}
 	for _, i := range f.items {
-		who := i.identity()
-		of := who.Keys()
+		who, of := i.who, i.who.Keys()
 		if len(of) == 0 {
 			continue
 		}
@@ -169,31 +163,24 @@ func (f *flush) wanted() map[uuid.UUID]*wanted {
 func (f *flush) askRefused(ctx context.Context, session *pgx.Conn) error {
 	persons := map[linkKey]bool{}
 	for _, i := range f.items {
-		if !f.refuses[i.merchant] || f.removed[i.merchant] {
+		if r, some := f.refuses[i.merchant]; !some || r.removed {
 			continue
 		}
-		who := i.identity()
-		for _, k := range who.Keys() {
+		for _, k := range i.who.Keys() {
 			persons[linkKey{i.merchant, k}] = true
-			if l := f.known[linkKey{i.merchant, k}]; l.muid != "" {
+			if l := f.links[linkKey{i.merchant, k}]; l.muid != "" {
 				persons[linkKey{i.merchant, store.MUIDKey(l.muid)}] = true
 			}
 		}
-		if who.MUID != "" {
-			persons[linkKey{i.merchant, store.MUIDKey(who.MUID)}] = true
+		if i.who.MUID != "" {
+			persons[linkKey{i.merchant, store.MUIDKey(i.who.MUID)}] = true
 		}
 	}
 	all := slices.SortedFunc(maps.Keys(persons), compareLinks)
-	return conn.Query(ctx, session, func(row pgx.Rows) error {
-		var merchant uuid.UUID
-		var key []byte
-		if err := row.Scan(&merchant, &key); err != nil {
-			return err
-		}
-		if f.refused[merchant] == nil {
-			f.refused[merchant] = map[store.IdentityKey]bool{}
-		}
-		f.refused[merchant][store.IdentityKey(key)] = true
+	var merchant uuid.UUID
+	var key []byte
+	return conn.Query(ctx, session, []any{&merchant, &key}, func() error {
+		f.refuses[merchant].persons[store.IdentityKey(key)] = true
 		return nil
 	}, readRefused, merchantsOf(all), keysIn(all))
 }
@@ -213,8 +200,8 @@ func (f *flush) sendWrites(ctx context.Context, session *pgx.Conn) error {
 	}
 	if len(f.changed) > 0 {
 		rows := NewLinks()
-		for at, l := range f.changed {
-			rows.current[at] = l.muid
+		for at := range f.changed {
+			rows.current[at] = f.links[at].muid
 		}
 		for k := range f.kept {
 			rows.held[k] = f.held[k]
@@ -260,13 +247,14 @@ func (f *flush) queueEvents(b *pgx.Batch) {
 		m := e.mark
 		f.deltas.Add(e.merchant, m.Time.UnixMicro(), string(m.Tag), m.Name, m.Bot, count.SizeOf(len(m.Raw), len(e.muid), m.Name, string(m.Tag)), 1)
 	}
-	b.Queue(writeEvents, append([]any{conn.Map(f.events, func(e *event) uuid.UUID { return e.merchant }),
-		conn.Map(f.events, func(e *event) int64 { return e.mark.Time.UnixMicro() }),
-		conn.Map(f.events, func(e *event) bool { return e.mark.Bot }),
-		conn.Map(f.events, func(e *event) string { return string(e.mark.Tag) }),
-		conn.Map(f.events, func(e *event) string { return e.mark.Name }),
-		conn.Map(f.events, func(e *event) []byte { return []byte(e.muid) }),
-		conn.Map(f.events, func(e *event) []byte { return e.mark.Raw }),
-	}, conn.Details(f.events, func(e *event) *store.Details { return &e.mark.Details })...)...)
+	b.Queue(writeEvents, conn.Map(f.events, func(e *item) uuid.UUID { return e.merchant }),
+		conn.Map(f.events, func(e *item) int64 { return e.mark.Time.UnixMicro() }),
+		conn.Map(f.events, func(e *item) bool { return e.mark.Bot }),
+		conn.Map(f.events, func(e *item) string { return string(e.mark.Tag) }),
+		conn.Map(f.events, func(e *item) string { return e.mark.Name }),
+		conn.Map(f.events, func(e *item) []byte { return []byte(e.muid) }),
+		conn.Map(f.events, func(e *item) []byte { return e.mark.Raw }),
+		conn.Map(f.events, func(e *item) bool { return e.mark.ByClaim }),
+		conn.Map(f.events, func(e *item) []byte { return e.mark.Client }))
 	b.Queue(count.WriteDeltas, f.deltas.Columns()...)
 }

@@ -35,18 +35,26 @@ const readLinks = `SELECT l.merchant, l.key, l.muid, coalesce(h.source, 0),
 	(SELECT count(*) FROM held_link c WHERE c.merchant = $1 AND c.key = l.key AND c.source = 1)
 	FROM link l LEFT JOIN held_link h ON h.merchant = $1 AND h.key = l.key AND h.muid = l.muid WHERE l.merchant = $1 AND l.key = ANY($2)`
 
-// scanLink adds the link of a row.
-func (l links) scanLink(rows pgx.Rows) error {
+// reading returns where a row of readLinks is read into, and what adds its link.
+func (l links) reading() (into []any, add func() error) {
 	var k linkKey
 	var key, muid []byte
 	var found link
-	if err := rows.Scan(&k.merchant, &key, &muid, &found.source, &found.held[store.ByAnyone], &found.held[store.ByCookie]); err != nil {
-		return err
+	return []any{&k.merchant, &key, &muid, &found.source, &found.held[store.ByAnyone], &found.held[store.ByCookie]}, func() error {
+		k.key, found.muid = store.IdentityKey(key), store.MUID(muid)
+		l[k] = found
+		return nil
 	}
-	k.key = store.IdentityKey(key)
-	found.muid = store.MUID(muid)
-	l[k] = found
-	return nil
+}
+
+// first returns the link of the first identifier that has one.
+func (l links) first(merchant uuid.UUID, who *store.Identity) link {
+	for _, k := range who.Keys() {
+		if found := l[linkKey{merchant, k}]; found.muid != "" {
+			return found
+		}
+	}
+	return link{}
 }
 
 func merchantsOf(keys []linkKey) []uuid.UUID {
@@ -81,25 +89,11 @@ type heldKey struct {
 // heldLinks are rows of held_link.
 type heldLinks map[heldKey]store.LinkSource
 
-// scanSource adds the source of a row.
-func (h heldLinks) scanSource(row pgx.Rows) error {
-	var k heldKey
-	var key, muid []byte
-	var source store.LinkSource
-	if err := row.Scan(&k.merchant, &key, &muid, &source); err != nil {
-		return err
-	}
-	k.key, k.muid = store.IdentityKey(key), store.MUID(muid)
-	h[k] = source
-	return nil
-}
-
 const (
 	writeLinks = `INSERT INTO link (merchant, key, muid) SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::bytea[]) ORDER BY 1, 2
 		ON CONFLICT (merchant, key) DO UPDATE SET muid = excluded.muid WHERE link.muid <> excluded.muid`
 
-	// A link that was claimed before may be trusted now.
-	readHeldLinks = `SELECT h.merchant, h.key, h.muid, h.source FROM unnest($2::bytea[], $3::bytea[]) AS w(key, muid)
+	readHeldLinks = `SELECT h.key, h.muid, h.source FROM unnest($2::bytea[], $3::bytea[]) AS w(key, muid)
 		JOIN held_link h ON h.merchant = $1 AND h.key = w.key AND h.muid = w.muid`
 
 	writeHeldLinks = `INSERT INTO held_link (merchant, key, muid, source) SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::bytea[], $4::smallint[])

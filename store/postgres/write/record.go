@@ -71,28 +71,19 @@ func (w *Writer) Finish() { w.queue.Close() }
 func (w *Writer) linked(ctx context.Context, m store.MerchantKey, who *store.Identity) (muid store.MUID, err error) {
 	var seen conn.Snapshot
 	if err := w.db.ReadFor(ctx, string(m.ID()), func(tx pgx.Tx) (err error) {
-		if muid, err = linkedMUID(ctx, tx, uuid.UUID(m), who); err != nil || muid == "" {
+		found := links{}
+		into, add := found.reading()
+		if err := conn.Query(ctx, tx, into, add, readLinks, uuid.UUID(m), conn.Hashes(who.Keys())); err != nil {
 			return err
+		}
+		if muid = found.first(uuid.UUID(m), who).muid; muid == "" {
+			return nil
 		}
 		return seen.ReadFrom(tx.QueryRow(ctx, conn.ReadSnapshot))
 	}); err != nil || muid == "" {
 		return "", err
 	}
 	return muid, w.db.Confirm(ctx, seen)
-}
-
-// linkedMUID is linked in a transaction.
-func linkedMUID(ctx context.Context, tx pgx.Tx, merchant uuid.UUID, who *store.Identity) (store.MUID, error) {
-	found := links{}
-	if err := conn.Query(ctx, tx, found.scanLink, readLinks, merchant, conn.Hashes(who.Keys())); err != nil {
-		return "", err
-	}
-	for _, k := range who.Keys() {
-		if l := found[linkKey{merchant, k}]; l.muid != "" {
-			return l.muid, nil
-		}
-	}
-	return "", nil
 }
 
 // commitGroups writes group after group, until the queue is closed and empty.

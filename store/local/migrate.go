@@ -69,10 +69,16 @@ func (e *engine) source() source { return source{e.reader, e.remover} }
 // errMoving is for what is refused while the data moves, or after it has moved.
 var errMoving = store.Unavailable("the data moves to another store")
 
-// Hold implements migrate.Live.
-func (s source) Hold() (release func()) {
+// Hold implements migrate.Live. While expired events are half removed, archive and index differ.
+func (s source) Hold(ctx context.Context) (release func(), err error) {
 	s.remover.busy.Lock() // waits for a running task
-	return s.remover.busy.Unlock
+	for merchant, before := range s.remover.expiring {
+		if _, err := s.remover.ExpireOf(ctx, merchant, before); err != nil {
+			s.remover.busy.Unlock()
+			return nil, err
+		}
+	}
+	return s.remover.busy.Unlock, nil
 }
 
 // movePortion is how many archived events are read at once.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/durable"
+	"mtagd/store/migrate"
 	"mtagd/store/testenv"
 )
 
@@ -188,20 +190,7 @@ func TestALongerRetentionWhileEventsAreRemoved(t *testing.T) {
 		t.Run(removed, func(t *testing.T) {
 			x := newExpiring(t)
 			x.record(30)
-			m, err := store.NewMerchantKey(x.shop.ID)
-			testenv.Check(t, err)
-			testenv.Check(t, x.remover.do(ctx, func(ctx context.Context) error {
-				before := x.retainedFrom(x.shop.ID)
-				testenv.Check(t, errors.Join(x.remover.setExpiring(x.shop.ID, before), x.archiver.moveTo(ctx, x.journal.Committed())))
-				if removed == "archive" {
-					_, err := x.remover.rewriteBefore(ctx, m, store.Position{}, endOfTime, before)
-					return err
-				}
-				return x.index.withIndex(func(index *usedIndex) error {
-					_, err := index.RemoveBefore(ctx, m, before)
-					return err
-				})
-			}))
+			x.expireHalf(removed)
 			for range 2 {
 				x.keep(store.Forever)
 				x.expect(11)
@@ -219,6 +208,44 @@ func TestALongerRetentionWhileEventsAreRemoved(t *testing.T) {
 			closeEngine(t, x.engine)
 			x.expectSound()
 		})
+	}
+}
+
+// expireHalf removes the expired events from the archive or the index only, as a removal that is cut off.
+func (x *expiring) expireHalf(from string) {
+	x.t.Helper()
+	m, err := store.NewMerchantKey(x.shop.ID)
+	testenv.Check(x.t, err)
+	testenv.Check(x.t, x.remover.do(ctx, func(ctx context.Context) error {
+		before := x.retainedFrom(x.shop.ID)
+		testenv.Check(x.t, errors.Join(x.remover.setExpiring(x.shop.ID, before), x.archiver.moveTo(ctx, x.journal.Committed())))
+		if from == "archive" {
+			_, err := x.remover.rewriteBefore(ctx, m, store.Position{}, endOfTime, before)
+			return err
+		}
+		return x.index.withIndex(func(index *usedIndex) error {
+			_, err := index.RemoveBefore(ctx, m, before)
+			return err
+		})
+	}))
+}
+
+// A migration finishes a removal that was cut off: what it reads would not be what is counted.
+func TestAMigrationFinishesARemoval(t *testing.T) {
+	for _, removed := range []string{"archive", "index"} {
+		x := newExpiring(t)
+		x.record(30)
+		x.expireHalf(removed)
+		from := x.source()
+		release, err := from.Hold(ctx)
+		testenv.Check(t, err)
+		read := 0
+		testenv.Check(t, from.Events(ctx, 0, math.MaxUint64, func(*migrate.Event) error { read++; return nil }))
+		usage, err := x.Usage(ctx, []store.MerchantID{x.shop.ID})
+		if err != nil || read == 0 || usage[0].Events != uint64(read) {
+			t.Errorf("removed from the %s: %d events are read, %+v are counted, %v", removed, read, usage, err)
+		}
+		release()
 	}
 }
 

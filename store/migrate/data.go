@@ -36,8 +36,8 @@ type Source interface {
 type Live interface {
 	Source
 
-	// Hold keeps the store from removing events until release is called.
-	Hold() (release func())
+	// Hold finishes a removal of events that was cut off, and keeps the store from removing others until release is called.
+	Hold(ctx context.Context) (release func(), err error)
 	// Freeze makes the store refuse events and changes of control data with KindUnavailable, and returns when those that it
 	// accepted before are on disk. When the process ends, the store goes on.
 	Freeze(ctx context.Context) (Frozen, error)

@@ -79,14 +79,18 @@ func Import(ctx context.Context, src Source, dst Target, opt Options) (Result, e
 // except after an *Unfinished.
 func Switch(ctx context.Context, src Live, dst Successor, opt Options) (Result, error) {
 	c := newCopier(src, dst, opt)
-	defer src.Hold()() // first: what it waits for must not be copied
+	release, err := src.Hold(ctx) // first: what it waits for must not be copied
+	if err != nil {
+		return Result{}, err
+	}
+	defer release()
 	if err := dst.BeginFilling(ctx); err != nil {
 		return Result{}, err
 	}
 	if err := c.copyAhead(ctx); err != nil {
 		return Result{}, err
 	}
-	err := c.switchOver(ctx, src, dst)
+	err = c.switchOver(ctx, src, dst)
 	return c.result, err
 }
 

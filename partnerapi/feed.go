@@ -37,11 +37,9 @@ func (a *api) readFeed(mayWait context.Context, r *fasthttp.RequestCtx, partner 
 	ctx := context.WithoutCancel(mayWait) // a request that must not wait is answered all the same
 	p := params{args: r.QueryArgs()}
 	merchant := p.id("merchantId")
-	f := &reader{
-		api: a, partner: partner.ID, caller: callerOf(r), bot: p.flag("isBot"),
-		after: store.Cursor(p.id("after")), wait: p.seconds("wait", maxWait),
-	}
+	f := &reader{api: a, partner: partner.ID, caller: callerOf(r), bot: p.flag("isBot"), after: store.Cursor(p.id("after"))}
 	limit := p.number("limit", eventsPerRead, maxRead)
+	f.wait = p.seconds("wait", maxWait)
 	streams := acceptsStream(r)
 	if streams {
 		for _, name := range []string{"limit", "wait"} {

@@ -55,7 +55,7 @@ func (a *api) streamFeed(ctx context.Context, r *fasthttp.RequestCtx, f *reader)
 func (f *reader) writeStream(ctx context.Context, w io.Writer) error {
 	// The client waits this long before it comes back. It also gets the head of the answer now.
 	if _, err := io.WriteString(w, "retry: 2000\n\n"); err != nil {
-		return err
+		return unlessKeyEnded(err)
 	}
 	beat := time.Now()
 	for ctx.Err() == nil {
@@ -67,20 +67,28 @@ func (f *reader) writeStream(ctx context.Context, w io.Writer) error {
 			beat = time.Now()
 			// The id without data moves the client's cursor past the events of others.
 			if _, err := io.WriteString(w, ": still here\nid: "+string(f.after)+"\n\n"); err != nil {
-				return err
+				return unlessKeyEnded(err)
 			}
 		}
 		more, err := f.writePage(ctx, w)
 		switch {
-		case ctx.Err() != nil, errors.Is(err, errKeyEnded):
+		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			return err
+			return unlessKeyEnded(err)
 		case !more:
 			f.await(ctx, min(next, f.api.heartbeat-time.Since(beat)))
 		}
 	}
 	return nil
+}
+
+// unlessKeyEnded returns the error, or nil when the key has ended: the stream ends then.
+func unlessKeyEnded(err error) error {
+	if errors.Is(err, errKeyEnded) {
+		return nil
+	}
+	return err
 }
 
 // writePage writes the next events, and reports whether there may be more now. It has waited a moment then, unless it

@@ -10,8 +10,8 @@ import (
 //
 // A new one is a bool or bytes, because PostgreSQL stores no zero byte in a text. It needs a field here, a line in each of
 // what follows, a column (package store/postgres/schema), and its place in writeEvents (package store/postgres/write). Then
-// both engines store, return and move it. If it is from the body of an event, it also needs a line in eventjson.Fields and in readMark (package edge/tag).
-// Package export says where the service shows it.
+// both engines store, return and move it. If it is from the body of an event, it also needs a line in eventjson.Fields and in
+// readMark (package edge/tag). Package export says where the service shows it.
 type Details struct {
 	ByClaim bool // the sender gave only identifiers, of which a link that did not come with the merchant's secret led to the muid (Person)
 

@@ -230,7 +230,8 @@ func (c *Console) current(r *fasthttp.RequestCtx) (store.Session, store.Key, err
 	return s, key, nil
 }
 
-// authorize returns the session of a request that may use it, of operators or of a partner. Other sessions are refused.
+// authorize returns the session of a request that may use it, of operators or of a partner. Other sessions are refused. The
+// caller calls partnerapi.SetPartner when it refuses nothing either: what is refused counts for the client's address.
 func (c *Console) authorize(r *fasthttp.RequestCtx, operators bool) (store.Session, store.Key, error) {
 	s, key, err := c.current(r)
 	switch {
@@ -241,7 +242,6 @@ func (c *Console) authorize(r *fasthttp.RequestCtx, operators bool) (store.Sessi
 	case s.IsOperators() != operators:
 		return s, key, refusal{fasthttp.StatusForbidden, "Access denied"}
 	}
-	partnerapi.SetPartner(r, caller(s))
 	return s, key, nil
 }
 

@@ -36,6 +36,7 @@ func (c *Console) forPartners(mayRead bool, handle func(*fasthttp.RequestCtx, st
 		case key.Scope != store.Full && !mayRead:
 			return refusal{fasthttp.StatusForbidden, "Access denied: this session can read, and end itself, but no other"}
 		}
+		partnerapi.SetPartner(r, caller(s))
 		return handle(r, s)
 	}
 }

@@ -358,6 +358,9 @@ func (s *Service) Replay(ctx context.Context, m store.Merchant, id string, r Rep
 		return d, err
 	}
 	err = s.update(ctx, m, id, func(old *Destination) (string, error) {
+		if old.ID == "" {
+			return "", errNoDestination
+		}
 		open := map[uint64]bool{}
 		for _, of := range st.Replays {
 			open[of.Of] = true

@@ -42,7 +42,8 @@
 // # Damage
 //
 // If a record of the log or a block of the archive cannot be read, only its own events are lost: they are noted in
-// damaged.jsonl and in the log, and removed from the index. So pages and totals have only events that can be served. Of a damaged table of the archive, the engine copies what can be read (healer.go).
+// damaged.jsonl and in the log, and removed from the index. So pages and totals have only events that can be served. Of a
+// damaged table of the archive, the engine copies what can be read (healer.go).
 //
 // The index counts events independently of the archive. Personal data and erasures compare what they read with it, and
 // so does verify (complete.go). A feed or an export sees that it has all of the archive's blocks of its range (package

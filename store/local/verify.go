@@ -17,7 +17,6 @@ import (
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
-	"mtagd/store/local/durable"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
 	"mtagd/store/rules"
@@ -80,7 +79,7 @@ func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ stor
 		if err != nil {
 			v.Found(store.Finding{Part: store.PartControl, Where: dir, Problem: err.Error()})
 		}
-		if !durable.Exists(filepath.Join(dir, "events")) {
+		if _, err := os.Stat(filepath.Join(dir, "events")); errors.Is(err, os.ErrNotExist) {
 			return w.counts, w.verify() // no server has run yet
 		}
 	}

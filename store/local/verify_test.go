@@ -88,6 +88,17 @@ func closedFindings(t *testing.T, dir string) (found []store.Finding) {
 	return found
 }
 
+// Only where no server has run yet are there no events to verify.
+func TestEventsThatCannotBeLookedAtAreFound(t *testing.T) {
+	dir := t.TempDir()
+	closeEngine(t, open(t, dir))
+	events := filepath.Join(dir, "events")
+	testenv.Check(t, errors.Join(os.RemoveAll(events), os.Symlink("events", events)))
+	if found := closedFindings(t, dir); !slices.ContainsFunc(found, func(f store.Finding) bool { return f.Part == store.PartEvents }) {
+		t.Errorf("a verification finds %+v", found)
+	}
+}
+
 // Close ends a running verification. Later ones fail.
 func TestCloseEndsAVerification(t *testing.T) {
 	e := open(t, t.TempDir())

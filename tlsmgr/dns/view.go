@@ -163,7 +163,8 @@ func (l *lookup) anyResolver(ctx context.Context, name string, qtype uint16) (*m
 	return best.m, best.err
 }
 
-// allAddresses returns the addresses of a name from all resolvers together. If none knows one, it returns an error.
+// allAddresses returns the addresses of a name from all resolvers together. If none knows one, it returns the error of the last one
+// that has any.
 func (l *lookup) allAddresses(ctx context.Context, name string) (map[netip.Addr]bool, error) {
 	known := make([]map[netip.Addr]bool, len(l.resolvers))
 	errs := make([]error, len(l.resolvers))
@@ -175,6 +176,7 @@ func (l *lookup) allAddresses(ctx context.Context, name string) (map[netip.Addr]
 	if len(all) > 0 {
 		return all, nil
 	}
+	slices.Reverse(errs)
 	return all, cmp.Or(errs...)
 }
 

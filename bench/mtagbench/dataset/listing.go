@@ -49,8 +49,11 @@ func timeEach[K drawing](ctx context.Context, api *Client, m *Manifest, n int, s
 		l := Listing{Kind: k.String(), Large: load.NewHistogram(), Small: load.NewHistogram()}
 		all = append(all, l)
 		for i := range n {
-			for data, times := range map[*Dataset]*load.Histogram{&m.Large: l.Large, &m.Small: l.Small} {
-				path, check := k.draw(data, rand.New(rand.NewPCG(seed+uint64(number), uint64(i))))
+			for _, of := range []struct {
+				data  *Dataset
+				times *load.Histogram
+			}{{&m.Large, l.Large}, {&m.Small, l.Small}} {
+				path, check := k.draw(of.data, rand.New(rand.NewPCG(seed+uint64(number), uint64(i))))
 				began := time.Now()
 				body, err := api.ask("GET", path, nil)
 				took := time.Since(began)
@@ -60,7 +63,7 @@ func timeEach[K drawing](ctx context.Context, api *Client, m *Manifest, n int, s
 				if err := check(body); err != nil {
 					return nil, fmt.Errorf("%s: %w", path, err)
 				}
-				times.Record(took)
+				of.times.Record(took)
 			}
 			if ctx.Err() != nil {
 				return nil, ctx.Err()

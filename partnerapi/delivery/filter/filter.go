@@ -143,7 +143,14 @@ var operators = [][]string{
 
 const comparisons = 2
 
-func (p *parser) expression() node { return p.binary(0) }
+func (p *parser) expression() node {
+	if p.depth++; p.depth > maxDepth {
+		p.fail("nested too deeply")
+		return nil
+	}
+	defer func() { p.depth-- }()
+	return p.binary(0)
+}
 
 // binary reads the operators of a line and of those below it.
 func (p *parser) binary(line int) node {

@@ -74,7 +74,7 @@ func (t *kafka) produce(ctx context.Context, dial kind.Dial, events []*kind.Even
 		}),
 		// Small reads: a hostile broker must not fill the memory. Few and quick retries: the service itself tries again.
 		kgo.BrokerMaxReadBytes(maxAnswer), kgo.FetchMaxBytes(maxAnswer), kgo.RequestRetries(2), kgo.RecordRetries(2), kgo.UnknownTopicRetries(1),
-		kgo.MetadataMinAge(500*time.Millisecond), kgo.AllowIdempotentProduceCancellation())
+		kgo.AllowIdempotentProduceCancellation())
 	if err != nil {
 		return kind.Answer{}, err
 	}

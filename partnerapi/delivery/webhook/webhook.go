@@ -109,7 +109,10 @@ func open(o kind.Options, v kind.Values) (kind.Target, error) {
 		}
 	}
 	for _, secret := range o.Secrets[signing] {
-		key, _ := keyOf(secret) // checkSecret has accepted it
+		key, err := keyOf(secret)
+		if err != nil {
+			return nil, store.Invalid("secrets."+signing, "%v", err)
+		}
 		t.keys = append(t.keys, key)
 	}
 	return t, nil

@@ -143,7 +143,10 @@ func Open(dir string, logger *slog.Logger) (*Log, error) {
 
 func openWith(dir string, logger *slog.Logger, fileSize int64) (*Log, error) {
 	l := &Log{dir: dir, logger: logger}
-	return l, l.open(func(files, unused []*file) error { return l.start(files, unused, fileSize) })
+	if err := l.open(func(files, unused []*file) error { return l.start(files, unused, fileSize) }); err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
 // OpenReadOnly opens a log that nobody writes to, for Replay and Read. It changes nothing, and skips a torn last record.

@@ -447,17 +447,20 @@ func newReader(p *pages, tx *bolt.Tx, recent *recentEvents) (*reader, error) {
 		return nil, err
 	}
 	r := &reader{pages: *p, series: t.series}
-	add := func(root *child, runs ...run) {
+	addTree := func(root *child) {
 		if !root.isEmpty() {
 			r.trees = append(r.trees, root)
 		}
-		for i := range runs {
-			if !runs[i].root.isEmpty() {
-				r.runs = append(r.runs, &runs[i])
-			}
+	}
+	addRun := func(a *run) {
+		if !a.root.isEmpty() {
+			r.runs = append(r.runs, a)
 		}
 	}
-	add(&t.root, t.runs...)
+	addTree(&t.root)
+	for i := range t.runs {
+		addRun(&t.runs[i])
+	}
 	if recent == nil {
 		return r, nil
 	}
@@ -467,7 +470,8 @@ func newReader(p *pages, tx *bolt.Tx, recent *recentEvents) (*reader, error) {
 		memory = memory[1:]
 	}
 	for _, events := range memory {
-		add(&events.root, events.names)
+		addTree(&events.root)
+		addRun(&events.names)
 	}
 	return r, nil
 }

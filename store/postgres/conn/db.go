@@ -130,10 +130,14 @@ func (d *DB) Repeat(interval time.Duration, do func(context.Context) error, chan
 	})
 }
 
-// DropMade closes the connections that were made before a time, so that calls that wait for a dead server fail immediately.
+// DropMade closes the connections that were made before a time, so that calls that wait for a dead server fail immediately. It
+// searches for the primary: all of the pool's connections may be on their way to another server.
 func (d *DB) DropMade(before time.Time) {
 	d.hosts.distrust(before)
 	d.hosts.closeThose(func(c *trackedConn) bool { return c.madeBefore(before) })
+	if d.hosts.several {
+		d.Go(func(ctx context.Context) { _, _ = d.hosts.findPrimary(ctx) }) // who connects next gets the error
+	}
 }
 
 // DropAll closes all connections, those that are being made too.

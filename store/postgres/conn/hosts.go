@@ -24,10 +24,11 @@ const (
 // several servers, a connection is made to the primary alone: a server that is gone or stopped is not waited for.
 //
 // A server may be so slow, for example after a crash, that it takes seconds to accept a connection. So no connection is given up
-// while it is being made, unless another server is the primary: it has ConnectTimeout. Otherwise a node that gives up too early
-// would begin anew again and again.
+// while it is being made, unless another server is the primary: it has ConnectTimeout, or what the address says. Otherwise a node
+// that gives up too early would begin anew again and again.
 type hosts struct {
-	config *pgx.ConnConfig // of the address, with all servers
+	config  *pgx.ConnConfig // of the address, with all servers
+	several bool            // the address has several
 
 	searches singleflight.Group // for the primary: all who wait share one
 
@@ -49,9 +50,9 @@ func serverOf(c *pgx.ConnConfig) server { return server{c.Host, c.Port} }
 // newHosts makes a pool's connections go to the primary.
 func newHosts(config *pgxpool.Config) *hosts {
 	h := &hosts{config: config.ConnConfig.Copy(), conns: map[*trackedConn]bool{}}
-	several := len(h.servers()) > 1
+	h.several = len(h.servers()) > 1
 	config.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
-		if several {
+		if h.several {
 			primary, err := h.findPrimary(ctx)
 			if err != nil {
 				return err
@@ -60,6 +61,9 @@ func newHosts(config *pgxpool.Config) *hosts {
 		}
 		h.follow(c)
 		return nil
+	}
+	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool {
+		return p.IdleDuration > time.Second && h.trusts(p.Conn) // else PrepareConn refuses it, and a ping may take long
 	}
 	config.PrepareConn = func(_ context.Context, c *pgx.Conn) (bool, error) { return h.trusts(c), nil }
 	return h

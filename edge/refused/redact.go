@@ -1,7 +1,6 @@
 package refused
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -23,7 +22,8 @@ import (
 //   - The event's name: a known one, one that is nearly known, or one in PascalCase.
 //   - The origin: scheme, host and port.
 //
-// A name is not kept if it contains one of the event's identifiers, or more than maxDigits digits.
+// A name is not kept if it contains one of the event's identifiers, or more than maxDigits digits, as ids and phone
+// numbers have.
 const (
 	maxDigits   = 4
 	maxName     = 40       // bytes of a field's name
@@ -33,7 +33,8 @@ const (
 	maxDepth    = 5        // of a sample
 	leastPart   = 3        // bytes of an identifier that must not be in a name; everything has a shorter one in it
 
-	// Of an event with longer or more identifiers, no name is kept but those of the contract: comparing them could be slow.
+	// Of an event with longer or more identifiers, no name is kept but those of the contract: a stranger could
+	// make comparing them slow.
 	maxIdentifier = 256 // bytes
 	maxParts      = 50  // of all identifiers
 	maxNames      = 200 // of fields; the others are counted
@@ -92,7 +93,11 @@ func newEntry(e *Event, k key) *Entry {
 	if object != nil {
 		n.Sample = sample(object, n.Name, ids)
 	}
-	if suggested := cmp.Or(e.Suggests, check.SuggestName(n.Name)); check.IsNearName(suggested) {
+	suggested := e.Suggests
+	if suggested == "" {
+		suggested = check.SuggestName(n.Name)
+	}
+	if check.IsNearName(suggested) {
 		n.Suggestion = strings.Clone(suggested)
 	}
 	n.Path, n.Origin = shownPath(e.Path, ids), shownOrigin(e.Origin, ids)

@@ -141,8 +141,10 @@ func (d *Data) update(ctx context.Context, build func(c *change) error) error {
 			return Change{}, err
 		}
 		made = &change{d: d, ctx: ctx, now: t.Now.UTC(), last: t.LastEntry, at: map[[2]string]int{}}
-		err := cmp.Or(build(made), made.err)
-		return made.Change, err
+		if err := build(made); err != nil {
+			return Change{}, err
+		}
+		return made.Change, made.err
 	})
 	if err != nil {
 		return err

@@ -57,7 +57,8 @@ func (c *challenges) of(host string) (challenge, bool) {
 	return found, ok
 }
 
-// await is of, but waits for a challenge that another node may have: a CA counts each challenge without an answer.
+// await is of, but waits for a challenge that another node may have: this one may be slow to read it, and a CA counts each
+// challenge without an answer.
 func (c *challenges) await(ctx context.Context, host string) (found challenge, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, awaitTimeout)
 	defer cancel()

@@ -97,7 +97,7 @@ func (f *flush) decide() {
 		}
 		i.muid, i.mark.ByClaim = i.who.MUID, false
 		if i.muid == "" {
-			l := f.links.first(i.merchant, i.who)
+			l := f.links.ofFirst(i.merchant, i.who)
 			i.muid, i.mark.ByClaim = l.muid, l.source != store.BySecret
 		}
 		repeats := i.mark.DedupeID != "" && f.fresh[i.dedup] != claimed

@@ -47,8 +47,8 @@ func (l links) reading() (into []any, add func() error) {
 	}
 }
 
-// first returns the link of the first identifier that has one.
-func (l links) first(merchant uuid.UUID, who *store.Identity) link {
+// ofFirst returns the link of the first identifier that has one.
+func (l links) ofFirst(merchant uuid.UUID, who *store.Identity) link {
 	for _, k := range who.Keys() {
 		if found := l[linkKey{merchant, k}]; found.muid != "" {
 			return found

@@ -76,7 +76,7 @@ func (w *Writer) linked(ctx context.Context, m store.MerchantKey, who *store.Ide
 		if err := conn.Query(ctx, tx, into, add, readLinks, uuid.UUID(m), conn.Hashes(who.Keys())); err != nil {
 			return err
 		}
-		if muid = found.first(uuid.UUID(m), who).muid; muid == "" {
+		if muid = found.ofFirst(uuid.UUID(m), who).muid; muid == "" {
 			return nil
 		}
 		return seen.ReadFrom(tx.QueryRow(ctx, conn.ReadSnapshot))

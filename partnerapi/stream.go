@@ -52,10 +52,15 @@ func (a *api) streamFeed(ctx context.Context, r *fasthttp.RequestCtx, f *reader)
 }
 
 // writeStream writes events until the stream must end. The client then learns why when it comes back.
-func (f *reader) writeStream(ctx context.Context, w io.Writer) error {
+func (f *reader) writeStream(ctx context.Context, w io.Writer) (err error) {
+	defer func() {
+		if errors.Is(err, errKeyEnded) {
+			err = nil
+		}
+	}()
 	// The client waits this long before it comes back. It also gets the head of the answer now.
 	if _, err := io.WriteString(w, "retry: 2000\n\n"); err != nil {
-		return unlessKeyEnded(err)
+		return err
 	}
 	beat := time.Now()
 	for ctx.Err() == nil {
@@ -67,7 +72,7 @@ func (f *reader) writeStream(ctx context.Context, w io.Writer) error {
 			beat = time.Now()
 			// The id without data moves the client's cursor past the events of others.
 			if _, err := io.WriteString(w, ": still here\nid: "+string(f.after)+"\n\n"); err != nil {
-				return unlessKeyEnded(err)
+				return err
 			}
 		}
 		more, err := f.writePage(ctx, w)
@@ -75,20 +80,12 @@ func (f *reader) writeStream(ctx context.Context, w io.Writer) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			return unlessKeyEnded(err)
+			return err
 		case !more:
 			f.await(ctx, min(next, f.api.heartbeat-time.Since(beat)))
 		}
 	}
 	return nil
-}
-
-// unlessKeyEnded returns the error, or nil when the key has ended: the stream ends then.
-func unlessKeyEnded(err error) error {
-	if errors.Is(err, errKeyEnded) {
-		return nil
-	}
-	return err
 }
 
 // writePage writes the next events, and reports whether there may be more now. It has waited a moment then, unless it

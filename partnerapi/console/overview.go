@@ -54,9 +54,11 @@ type Backup struct {
 // forOperators returns a handler that only operators reach.
 func (c *Console) forOperators(handle func(*fasthttp.RequestCtx) error) func(*fasthttp.RequestCtx) error {
 	return func(r *fasthttp.RequestCtx) error {
-		if _, _, err := c.authorize(r, true); err != nil {
+		s, _, err := c.authorize(r, true)
+		if err != nil {
 			return err
 		}
+		partnerapi.SetPartner(r, caller(s))
 		return handle(r)
 	}
 }

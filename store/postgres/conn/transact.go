@@ -159,7 +159,7 @@ func (d *DB) Reconnect(failed error) {
 	_, isConnect := errors.AsType[*pgconn.ConnectError](failed)
 	_, isSearch := errors.AsType[noPrimaryError](failed)
 	switch pgErr, ok := errors.AsType[*pgconn.PgError](failed); {
-	case isSearch:
+	case isSearch: // the next call searches again
 	case isConnect:
 		d.hosts.forgetPrimary()
 	case !ok || pgErr.Code != serializationFailure:

@@ -69,7 +69,8 @@ func (d *daemon) awaitDatabase(ctx context.Context, step func() error) error {
 	}
 }
 
-// watchDomains checks in the background whether all domains can be claimed. The service does not wait: every claim is read.
+// watchDomains checks in the background whether all domains can be claimed. The start does not wait for
+// it, because it reads every claim.
 func (d *daemon) watchDomains(context.Context) error {
 	d.inBackground(func(ctx context.Context) {
 		if err := checkDomains(ctx, d.engine, d.claimable(), d.Log); err != nil && ctx.Err() == nil {

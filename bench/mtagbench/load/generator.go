@@ -193,7 +193,8 @@ func (g *generator) count(r *request, answer *fasthttp.Response, err error) bool
 	return true
 }
 
-// accepted is the number of accepted events: 1 with status 201; N with status 200, the answer to a batch, {"accepted":N,….
+// accepted returns how many events an answer accepts: one with status 201; with status 200, which answers a batch, the number in
+// its field accepted.
 func accepted(answer *fasthttp.Response) int {
 	if answer.StatusCode() == fasthttp.StatusCreated {
 		return 1

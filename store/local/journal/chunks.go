@@ -65,7 +65,8 @@ func (s *stored) mayHave(of MerchantSet) bool {
 	return of == nil || s.merchants == nil || slices.ContainsFunc(s.merchants, func(hash uint32) bool { _, has := of[hash]; return has })
 }
 
-// maxHeld is how many bytes of chunks are in memory, as stored. So much waits for the archive only when that cannot keep up.
+// maxHeld is how many bytes of chunks are in memory, as stored. There are so
+// many only while the archive cannot keep up.
 const maxHeld = 24 << 20
 
 // add adds the chunks of a record, and does not keep the slice. The record in memory must not change.

@@ -25,14 +25,18 @@ type background struct {
 type work struct {
 	kind  string
 	share int64
+
+	// credit is how much longer than intended its pauses may have been until they count in full. On a busy machine, each pause
+	// lasts some milliseconds longer. Without credit, work gets much less than its share then.
+	credit time.Duration
 }
 
 var (
-	packWork    = work{"pack", 25}    // events of the log into the archive
-	compactWork = work{"compact", 25} // the databases
-	eraseWork   = work{"erase", 80}   // events of persons and of deleted merchants: this should take a minute at most
-	expireWork  = work{"expire", 10}  // events that are past the retention
-	backupWork  = work{"backup", 25}
+	packWork    = work{kind: "pack", share: 25}    // events of the log into the archive
+	compactWork = work{kind: "compact", share: 25} // the databases
+	eraseWork   = work{"erase", 80, time.Second}   // events of persons and of deleted merchants: this should take a minute at most
+	expireWork  = work{kind: "expire", share: 10}  // events that are past the retention
+	backupWork  = work{kind: "backup", share: 25}
 )
 
 const (
@@ -88,12 +92,14 @@ type pacer struct {
 	ctx            context.Context
 	from           time.Time
 	since          time.Duration // worked since the last pause
+	owed           time.Duration // of pauses; less than 0: they were longer than they should have been
+	credit         time.Duration // as in work
 	worked, paused prometheus.Counter
 }
 
 // pacer returns a new pacer for work that begins now. Its pauses end with ctx.
 func (b *background) pacer(ctx context.Context, w work) *pacer {
-	return &pacer{b: b, share: func() int64 { return w.share }, ctx: ctx, from: time.Now(),
+	return &pacer{b: b, share: func() int64 { return w.share }, ctx: ctx, from: time.Now(), credit: w.credit,
 		worked: b.worked.WithLabelValues(w.kind), paused: b.paused.WithLabelValues(w.kind)}
 }
 
@@ -109,15 +115,21 @@ func (p *pacer) pause() {
 	}
 	p.worked.Add(p.since.Seconds())
 	share := min(p.share(), 100)
-	pause := min(p.since, longestPiece) * time.Duration(100-share) / time.Duration(share)
+	p.owed += min(p.since, longestPiece) * time.Duration(100-share) / time.Duration(share)
 	p.since = 0
-	if p.b.off || pause <= 0 || now.UnixNano()-p.b.lastRequest.Load() > int64(quietTime) {
+	if p.b.off || share == 100 || now.UnixNano()-p.b.lastRequest.Load() > int64(quietTime) {
+		p.owed = 0
 		runtime.Gosched()
 		return
 	}
-	_ = store.Sleep(p.ctx, pause) // the caller looks at its context
+	if p.owed <= 0 {
+		return
+	}
+	_ = store.Sleep(p.ctx, p.owed) // the caller looks at its context
 	p.resume()
-	p.paused.Add(p.from.Sub(now).Seconds())
+	paused := p.from.Sub(now)
+	p.owed = max(p.owed-paused, -p.credit)
+	p.paused.Add(paused.Seconds())
 }
 
 // resume says that the time since the last pause was not work.

@@ -57,6 +57,14 @@ func TestWorkPausesForRequests(t *testing.T) {
 		if got := paused(8 * time.Millisecond); got != 0 {
 			t.Errorf("when much waits it pauses for %v", got)
 		}
+		share = 80
+		p.owed = -2 * time.Millisecond // the last pause was longer than it should have been
+		if got := paused(4 * time.Millisecond); got != 0 {
+			t.Errorf("after a long pause it pauses for %v", got)
+		}
+		if got, want := paused(8*time.Millisecond), time.Millisecond; got != want {
+			t.Errorf("when the long pause is made up for, it pauses for %v, want %v", got, want)
+		}
 		share = 25
 		time.Sleep(quietTime)
 		p.resume()

@@ -5,10 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"mtagd/store"
-	"mtagd/store/local/archive"
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/rank"
 	"mtagd/store/removal"
@@ -32,19 +30,12 @@ func (r *remover) removeEvents(ctx context.Context, m store.MerchantKey, keys []
 	}); err != nil {
 		return err
 	}
-	removed := 0
-	for near := range neighbours(positionsOf(keys)) {
-		some, err := r.archive.Rewrite(ctx, m, near[0], near[len(near)-1], func(e archive.Event) bool {
-			_, goes := slices.BinarySearchFunc(near, e.Position, store.Position.Compare)
-			return !goes
-		}, r.damaged, r.pace())
-		if err != nil {
-			return err
-		}
-		removed += int(some)
+	removed, err := r.archive.Remove(ctx, m, positionsOf(keys), r.damaged, r.pace())
+	if err != nil {
+		return err
 	}
-	if removed < len(keys) {
-		return r.shorts.note(m, fmt.Errorf("%d of %d events of merchant %s could not be removed", len(keys)-removed, len(keys), m.ID()))
+	if missing := len(keys) - int(removed); missing > 0 {
+		return r.shorts.note(m, fmt.Errorf("%d of %d events of merchant %s could not be removed", missing, len(keys), m.ID()))
 	}
 	return nil
 }

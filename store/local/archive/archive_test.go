@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -243,7 +244,7 @@ func TestDrillRemovedEventsAreGone(t *testing.T) {
 	of, all := merchant(0), store.Position{Seq: seq + 1}
 	purged := slices.Concat(storedBlocks(t, a, of), storedBlocks(t, a, merchant(1)))
 	isSecret := func(body []byte) bool { return bytes.HasPrefix(body, []byte("secret")) }
-	removed, err := a.Rewrite(ctx, of, store.Position{}, all, func(e Event) bool { return !isSecret(e.Body) }, func(d Damage) { t.Error(d.Err) }, func() {})
+	removed, err := removeBetween(a, of, store.Position{}, all, func(e Event) bool { return !isSecret(e.Body) }, func(d Damage) { t.Error(d.Err) })
 	if err != nil || removed != 10 {
 		t.Fatalf("%d events were removed, %v; want 10", removed, err)
 	}
@@ -350,7 +351,7 @@ func TestDrillAChainOfCopiesIsTheNewestState(t *testing.T) {
 		case step%5 == 3 && len(events) > 0:
 			from, to := events[r.IntN(len(events))].Position, events[r.IntN(len(events))].Position
 			removed := func(e modelEvent) bool { return e.Compare(from) >= 0 && e.Compare(to) <= 0 }
-			if _, err := a.Rewrite(ctx, of, from, to, func(Event) bool { return false }, func(d Damage) { t.Error(d.Err) }, func() {}); err != nil {
+			if _, err := removeBetween(a, of, from, to, func(Event) bool { return false }, func(d Damage) { t.Error(d.Err) }); err != nil {
 				t.Fatal(err)
 			}
 			if m[of] = slices.DeleteFunc(events, removed); len(m[of]) == 0 {
@@ -512,7 +513,7 @@ func TestAChainOfCopiesForgetsTheEndOfABlock(t *testing.T) {
 	add(20, 5_000, 100)
 	snapshot()
 	end := store.Position{Seq: 20, Index: 1}
-	if _, err := a.Rewrite(ctx, of, end, end, func(Event) bool { return false }, func(d Damage) { t.Error(d.Err) }, func() {}); err != nil {
+	if _, err := a.Remove(ctx, of, []store.Position{end}, func(d Damage) { t.Error(d.Err) }, func() {}); err != nil {
 		t.Fatal(err)
 	}
 	m[of] = m[of][:2]
@@ -526,6 +527,69 @@ func TestAChainOfCopiesForgetsTheEndOfABlock(t *testing.T) {
 	m.check(t, copied)
 }
 
+// Remove removes exactly the events that it is told to, wherever they are, and reads no block without one of them.
+func TestDrillRemovedPositionsAreGone(t *testing.T) {
+	testenv.Drill(t)
+	r, of, m := testenv.Random(t), merchant(1), model{}
+	a := openArchive(t, t.TempDir())
+	defer closeArchive(t, a)
+	seq := uint64(1)
+	for range 10 {
+		var run Run
+		for range 200 {
+			seq += 1 + r.Uint64N(3)
+			body := make([]byte, r.IntN(6000))
+			for i := range body {
+				body[i] = byte(r.Uint32())
+			}
+			run.Append(of, store.Position{Seq: seq}, body)
+			m[of] = append(m[of], modelEvent{store.Position{Seq: seq}, string(body)})
+		}
+		testenv.Check(t, a.Add(&run, seq, func() {}))
+	}
+	for range testenv.Rounds(20) {
+		events := m[of]
+		goes := map[store.Position]bool{}
+		for range 1 + r.IntN(4) { // neighbours, which often fill blocks, and single ones
+			first := r.IntN(len(events))
+			for _, e := range events[first:min(len(events), first+1<<r.IntN(6))] {
+				goes[e.Position] = true
+			}
+		}
+		at := slices.SortedFunc(maps.Keys(goes), store.Position.Compare)
+		want := len(at)
+		for range r.IntN(3) { // no events
+			p := store.Position{Seq: r.Uint64N(seq), Index: 1}
+			i, _ := slices.BinarySearchFunc(at, p, store.Position.Compare)
+			at = slices.Insert(at, i, p)
+		}
+		removed, err := a.Remove(ctx, of, at, func(d Damage) { t.Error(d.Err) }, func() {})
+		if err != nil || int(removed) != want {
+			t.Fatalf("%d events were removed, %v; want %d", removed, err, want)
+		}
+		m[of] = slices.DeleteFunc(events, func(e modelEvent) bool { return goes[e.Position] })
+		m.check(t, a)
+	}
+	m.checkCopy(t, a)
+
+	sound := []store.Position{m[of][0].Position, m[of][len(m[of])-1].Position}
+	damagedBlock := blockKey{of, before(m[of][len(m[of])/2].Position), 9}
+	testenv.Check(t, a.commit(codec.Entry{Key: damagedBlock.append(nil), Value: []byte("no block")}))
+	if removed, err := a.Remove(ctx, of, sound, func(d Damage) { t.Error("a block is read that has none of them") }, func() {}); err != nil || removed != 2 {
+		t.Error(removed, err)
+	}
+}
+
+// removeBetween calls RewriteSome until it is done.
+func removeBetween(a *Archive, m store.MerchantKey, from, to store.Position, keep func(Event) bool, damaged func(Damage)) (removed uint64, err error) {
+	for more := true; more && err == nil; {
+		var some uint64
+		some, from, more, err = a.RewriteSome(ctx, m, from, to, keep, damaged)
+		removed += some
+	}
+	return removed, err
+}
+
 // A removal skips any number of blocks that cannot be read.
 func TestRewritePassesDamagedBlocks(t *testing.T) {
 	a := openArchive(t, t.TempDir())
@@ -537,11 +601,11 @@ func TestRewritePassesDamagedBlocks(t *testing.T) {
 	}
 	testenv.Check(t, a.commit(entries...))
 	damaged := 0
-	if _, err := a.Rewrite(ctx, m, store.Position{}, store.Position{Seq: blocks + 1}, func(Event) bool { return true }, func(Damage) {
+	if _, err := removeBetween(a, m, store.Position{}, store.Position{Seq: blocks + 1}, func(Event) bool { return true }, func(Damage) {
 		if damaged++; damaged > blocks {
 			t.Fatal("it does not end")
 		}
-	}, func() {}); err != nil || damaged != blocks {
+	}); err != nil || damaged != blocks {
 		t.Errorf("%d blocks are damaged, %v; want %d", damaged, err, blocks)
 	}
 	closeArchive(t, a)

@@ -2,6 +2,7 @@ package archive
 
 import (
 	"context"
+	"errors"
 
 	"mtagd/store/local/badgerdb"
 )
@@ -10,6 +11,8 @@ import (
 // call. It fails while the archive is being copied (badgerdb.ErrCopied), and when the disk has too little space for a second
 // archive. It waits for reads that began before it. It calls pace about every MB.
 func (a *Archive) Purge(ctx context.Context, pace func()) error {
+	a.purges.Add(1)
+	defer a.purges.Add(-1)
 	a.compacting.Lock()
 	defer a.compacting.Unlock()
 	a.writing.Lock()
@@ -36,7 +39,7 @@ func (a *Archive) notePurged() error {
 }
 
 // Reclaim gives back the space of blocks that were replaced or removed, when it is a quarter of all, and merges the tables
-// of recent runs, when there are many. It calls pace about every MB.
+// of recent runs, when there are many. It calls pace about every MB. It ends early when Purge waits, which does the same.
 func (a *Archive) Reclaim(ctx context.Context, pace func()) error {
 	all, dead := a.Sizes()
 	isDead := dead >= max(all/4, databaseSlack)
@@ -50,10 +53,23 @@ func (a *Archive) Reclaim(ctx context.Context, pace func()) error {
 	if isCopied {
 		return nil // all that came after the snapshot would be copied again each time
 	}
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	compact := a.db.Merge
 	if isDead {
-		return a.db.Compact(ctx, pace)
+		compact = a.db.Compact
 	}
-	return a.db.Merge(ctx, pace)
+	err := compact(ctx, func() {
+		if a.purges.Load() > 0 {
+			end()
+		} else {
+			pace()
+		}
+	})
+	if a.purges.Load() > 0 && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
 }
 
 // databaseSlack is about how much larger a small archive is than its blocks.

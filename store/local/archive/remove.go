@@ -1,8 +1,10 @@
 package archive
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"slices"
 
 	"mtagd/store"
 	"mtagd/store/local/badgerdb"
@@ -15,23 +17,43 @@ import (
 // removedBlocks is how many blocks RewriteSome reads. Nobody else writes meanwhile.
 const removedBlocks = 100
 
-// Rewrite removes the events of a merchant from the position from to the position to, both included, for which keep returns
-// false. It returns how many these are. It passes blocks that cannot be read to damaged; they stay as they are. It calls
-// pace now and then.
-func (a *Archive) Rewrite(ctx context.Context, m store.MerchantKey, from, to store.Position, keep func(Event) bool,
-	damaged func(Damage), pace func()) (removed uint64, err error) {
-	for more := true; more && err == nil; {
+// Remove removes events of a merchant, and returns how many of them it has found. at has their positions, in order: only the
+// blocks that have one are read. It passes blocks that cannot be read to damaged; they stay as they are. It calls pace now
+// and then.
+func (a *Archive) Remove(ctx context.Context, m store.MerchantKey, at []store.Position, damaged func(Damage), pace func()) (removed uint64, err error) {
+	keep := func(e Event) bool {
+		_, goes := slices.BinarySearchFunc(at, e.Position, store.Position.Compare)
+		return !goes
+	}
+	for more := len(at) > 0; more && err == nil; {
 		var some uint64
-		some, from, more, err = a.RewriteSome(ctx, m, from, to, keep, damaged)
+		var from store.Position
+		some, from, more, err = a.rewriteSome(ctx, m, at[0], at[len(at)-1], func(p store.Position) store.Position {
+			if i, _ := slices.BinarySearchFunc(at, p, store.Position.Compare); i < len(at) {
+				return at[i]
+			}
+			return p
+		}, keep, damaged)
 		removed += some
+		i, _ := slices.BinarySearchFunc(at, from, store.Position.Compare)
+		at = at[i:]
 		pace()
 	}
 	return removed, err
 }
 
-// RewriteSome is Rewrite for the next few blocks. If more is true, the next call begins at after.
+// RewriteSome removes the events of a merchant from the position from to the position to, both included, for which keep
+// returns false, but only of the next few blocks: if more is true, the next call begins at after. It returns how many these
+// are. It passes blocks that cannot be read to damaged; they stay as they are.
 func (a *Archive) RewriteSome(ctx context.Context, m store.MerchantKey, from, to store.Position, keep func(Event) bool,
 	damaged func(Damage)) (removed uint64, after store.Position, more bool, err error) {
+	return a.rewriteSome(ctx, m, from, to, func(p store.Position) store.Position { return p }, keep, damaged)
+}
+
+// rewriteSome is RewriteSome. After a block, it goes on with the block of the position skip(p), where p is the one after the
+// block.
+func (a *Archive) rewriteSome(ctx context.Context, m store.MerchantKey, from, to store.Position, skip func(store.Position) store.Position,
+	keep func(Event) bool, damaged func(Damage)) (removed uint64, after store.Position, more bool, err error) {
 	a.writing.Lock()
 	defer a.writing.Unlock()
 	after = from
@@ -43,8 +65,8 @@ func (a *Archive) RewriteSome(ctx context.Context, m store.MerchantKey, from, to
 	err = a.db.View(func(txn *badgerdb.Txn) error {
 		r.txn = txn
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
-		read := 0
-		for it.Seek(blockKey{merchant: m, last: from}.append(nil)); it.Valid(); it.Next() {
+		it.Seek(blockKey{merchant: m, last: from}.append(nil))
+		for read := 0; it.Valid(); {
 			if err := ctx.Err(); err != nil {
 				return errors.Join(err, r.commit())
 			}
@@ -56,26 +78,34 @@ func (a *Archive) RewriteSome(ctx context.Context, m store.MerchantKey, from, to
 			if err != nil {
 				return err
 			}
-			b, err := a.coder.unpack(&c.memory, k, it.Entry().Value)
-			if err == nil && b.first.Compare(to) > 0 {
+			b, damage := a.coder.unpack(&c.memory, k, it.Entry().Value)
+			if damage == nil && b.first.Compare(to) > 0 {
 				break
 			}
-			after = next(k.last)
-			if err != nil {
-				if err := r.writeEmpty(); err != nil {
-					return err
-				}
-				damaged(Damage{m, before(k.last), k.last, err})
-				continue
+			if damage != nil {
+				err = r.writeEmpty()
+				damaged(Damage{m, before(k.last), k.last, damage})
+			} else {
+				err = r.filter(&loadedBlock{k, b, usageOf(k, b, it.Entry().Value)})
 			}
-			if err := r.filter(&loadedBlock{k, b, usageOf(k, b, it.Entry().Value)}); err != nil {
+			if err == nil && c.isFull() {
+				err = r.commit()
+			}
+			if err != nil {
 				return err
 			}
-			if c.isFull() {
-				if err := r.commit(); err != nil {
-					return err
-				}
+			if after = next(k.last); after.Compare(to) > 0 {
+				break
 			}
+			after = skip(after)
+			target := blockKey{merchant: m, last: after}.append(nil)
+			if it.Next(); !it.Valid() || bytes.Compare(it.Entry().Key, target) >= 0 {
+				continue
+			}
+			if err := r.writeEmpty(); err != nil { // the next block that is read is not its neighbour
+				return err
+			}
+			it.Seek(target)
 		}
 		return r.commit()
 	})

@@ -234,6 +234,10 @@ func (a *archiver) forgetArchived() error {
 // start after a kill reads what waits, a third of a second for 32 runs.
 func (a *archiver) pace() func() {
 	p := a.background.pacer(a.opened, packWork)
-	p.share = func() int64 { return packWork.share * max(1, a.waiting.Load()/int64(32*a.run)) }
+	p.work = func() work {
+		w := packWork
+		w.share *= max(1, a.waiting.Load()/int64(32*a.run))
+		return w
+	}
 	return p.pause
 }

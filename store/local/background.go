@@ -17,6 +17,7 @@ type background struct {
 	off         bool // nothing pauses
 	stop        context.Context
 	lastRequest atomic.Int64 // when the last one came, in ns since 1970
+	erasing     atomic.Bool  // an erasure or a deletion has begun, and is not done
 
 	worked, paused *prometheus.CounterVec // by kind of work
 }
@@ -88,18 +89,17 @@ func (b *background) note() { b.lastRequest.Store(time.Now().UnixNano()) }
 // pacer paces one piece of work after another.
 type pacer struct {
 	b              *background
-	share          func() int64 // of one processor, in percent
+	work           func() work // may change
 	ctx            context.Context
 	from           time.Time
 	since          time.Duration // worked since the last pause
 	owed           time.Duration // of pauses; less than 0: they were longer than they should have been
-	credit         time.Duration // as in work
 	worked, paused prometheus.Counter
 }
 
 // pacer returns a new pacer for work that begins now. Its pauses end with ctx.
 func (b *background) pacer(ctx context.Context, w work) *pacer {
-	return &pacer{b: b, share: func() int64 { return w.share }, ctx: ctx, from: time.Now(), credit: w.credit,
+	return &pacer{b: b, work: func() work { return w }, ctx: ctx, from: time.Now(),
 		worked: b.worked.WithLabelValues(w.kind), paused: b.paused.WithLabelValues(w.kind)}
 }
 
@@ -114,7 +114,8 @@ func (p *pacer) pause() {
 		return
 	}
 	p.worked.Add(p.since.Seconds())
-	share := min(p.share(), 100)
+	w := p.work()
+	share := min(w.share, 100)
 	p.owed += min(p.since, longestPiece) * time.Duration(100-share) / time.Duration(share)
 	p.since = 0
 	if p.b.off || share == 100 || now.UnixNano()-p.b.lastRequest.Load() > int64(quietTime) {
@@ -128,7 +129,7 @@ func (p *pacer) pause() {
 	_ = store.Sleep(p.ctx, p.owed) // the caller looks at its context
 	p.resume()
 	paused := p.from.Sub(now)
-	p.owed = max(p.owed-paused, -p.credit)
+	p.owed = max(p.owed-paused, -w.credit)
 	p.paused.Add(paused.Seconds())
 }
 

@@ -30,9 +30,9 @@ func TestPagesAndSummariesAreRequests(t *testing.T) {
 func TestWorkPausesForRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackground(t.Context(), false)
-		share := int64(25)
+		w := packWork
 		p := b.pacer(t.Context(), packWork)
-		p.share = func() int64 { return share }
+		p.work = func() work { return w }
 		paused := func(worked time.Duration) time.Duration {
 			time.Sleep(worked)
 			from := time.Now()
@@ -53,11 +53,11 @@ func TestWorkPausesForRequests(t *testing.T) {
 			t.Errorf("after 50 ms it pauses for %v, want %v", got, want)
 		}
 		b.note()
-		share = 400
+		w.share = 400
 		if got := paused(8 * time.Millisecond); got != 0 {
 			t.Errorf("when much waits it pauses for %v", got)
 		}
-		share = 80
+		w.share = 80
 		p.owed = -2 * time.Millisecond // the last pause was longer than it should have been
 		if got := paused(4 * time.Millisecond); got != 0 {
 			t.Errorf("after a long pause it pauses for %v", got)
@@ -65,7 +65,7 @@ func TestWorkPausesForRequests(t *testing.T) {
 		if got, want := paused(8*time.Millisecond), time.Millisecond; got != want {
 			t.Errorf("when the long pause is made up for, it pauses for %v, want %v", got, want)
 		}
-		share = 25
+		w.share = 25
 		time.Sleep(quietTime)
 		p.resume()
 		if got := paused(8 * time.Millisecond); got != 0 {

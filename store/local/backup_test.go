@@ -7,7 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -318,19 +321,46 @@ func TestAPurgeWaitsForASmallBackup(t *testing.T) {
 	testenv.Check(t, errors.Join(e.Record(ctx, []store.Mark{newMark(m, "Purchase", 1, []byte(`{}`))}), stream(io.Discard)))
 	r := backup.Request{Since: e.journal.Version(), LastChunk: e.journal.Committed(), Small: true}
 	testenv.Check(t, e.Record(ctx, []store.Mark{newMark(m, "Purchase", 2, []byte(`{"this":"is new"}`))}))
-	purged := false
+	var purge sync.WaitGroup
+	var purged atomic.Bool
+	begun := false
 	if err := src.Stream(ctx, r, writerFunc(func(b []byte) (int, error) {
-		if !purged {
-			purged = true
+		if !begun {
+			begun = true
+			e.turns.patience = 0
 			if err := e.remover.Purge(ctx); !errors.Is(err, removal.ErrWaits) {
-				t.Errorf("a purge during the backup: %v", err)
+				t.Errorf("a purge without patience: %v", err)
+			}
+			e.turns.patience = time.Minute
+			purge.Go(func() {
+				if err := e.remover.Purge(ctx); err != nil {
+					t.Errorf("the purge: %v", err)
+				}
+				purged.Store(true)
+			})
+			for waits := false; !waits; runtime.Gosched() {
+				if waits = !e.turns.places.TryAcquire(1); !waits {
+					e.turns.places.Release(1)
+				}
 			}
 		}
+		if purged.Load() {
+			t.Error("the purge did not wait for the backup")
+		}
 		return len(b), nil
-	})); err != nil || !purged {
+	})); err != nil || !begun {
 		t.Errorf("the backup: %v", err)
 	}
+	purge.Wait()
+	if err := src.Stream(ctx, backup.Request{}, writerFunc(func(b []byte) (int, error) {
+		if err := e.remover.Purge(ctx); !errors.Is(err, removal.ErrWaits) {
+			t.Errorf("a purge while everything is backed up: %v", err)
+		}
+		return len(b), nil
+	})); err != nil {
+		t.Error(err)
+	}
 	if err := errors.Join(src.Close(), e.remover.Purge(ctx)); err != nil {
-		t.Errorf("after the backup: %v", err)
+		t.Errorf("after the backups: %v", err)
 	}
 }

@@ -42,6 +42,7 @@ func (r *remover) removeEvents(ctx context.Context, m store.MerchantKey, keys []
 
 // EraseOf implements removal.Engine.
 func (r *remover) EraseOf(ctx context.Context, m store.MerchantID, erasures []store.Erasure) error {
+	r.background.erasing.Store(true)
 	return orWaits(r.Data.EraseOf(ctx, m, erasures))
 }
 
@@ -56,6 +57,7 @@ func orWaits(err error) error {
 // Drop implements removal.Engine. The tags of a deleted merchant are unknown, so nothing new comes in.
 func (r *remover) Drop(ctx context.Context, id store.MerchantID) (err error) {
 	defer func() { err = orWaits(err) }()
+	r.background.erasing.Store(true)
 	m, err := store.NewMerchantKey(id)
 	if err != nil {
 		return err
@@ -79,9 +81,20 @@ func (r *remover) Purge(ctx context.Context) error {
 	if err := r.broken(""); err != nil {
 		return err
 	}
-	err := r.journal.Purge(ctx, func(seq uint64) error { return r.archiver.moveTo(ctx, seq) })
+	if err := r.archiver.moveTo(ctx, r.journal.Barrier()); err != nil { // else the purge would move it, and backups wait longer
+		return orWaits(err)
+	}
+	end, err := r.turns.purge(ctx)
+	if err != nil {
+		return orWaits(err)
+	}
+	defer end()
+	err = r.journal.Purge(ctx, func(seq uint64) error { return r.archiver.moveTo(ctx, seq) })
 	if err == nil {
 		err = r.archive.Purge(ctx, r.pace())
+	}
+	if err == nil {
+		r.background.erasing.Store(false)
 	}
 	return orWaits(err)
 }

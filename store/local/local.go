@@ -116,7 +116,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &stored{dir: dir, log: opt.Log, shorts: newShorts(), changed: map[store.MerchantKey]uint64{}, removed: map[store.MerchantKey]uint64{},
+	s := &stored{dir: dir, log: opt.Log, shorts: newShorts(), turns: newTurns(), changed: map[store.MerchantKey]uint64{}, removed: map[store.MerchantKey]uint64{},
 		expiring: readExpiring(dir, opt.Log)}
 	e := &engine{Data: data}
 	e.OwnerOf = data.Directory().Owner

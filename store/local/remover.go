@@ -2,6 +2,8 @@ package local
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -40,7 +42,11 @@ func (r *remover) run() {
 	r.runner.Keep(r.opened, func(ctx context.Context) (err error) {
 		try := func(what string, task func(context.Context) error) {
 			if failed := r.do(ctx, task); failed != nil && ctx.Err() == nil {
-				r.log.Error(what+" cannot be finished now, and is tried again", "error", failed)
+				level := slog.LevelError
+				if errors.Is(failed, removal.ErrWaits) {
+					level = slog.LevelInfo
+				}
+				r.log.Log(ctx, level, what+" cannot be finished now, and is tried again", "error", failed)
 				err = failed
 			}
 		}

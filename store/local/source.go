@@ -66,7 +66,20 @@ func (s *Source) Stream(ctx context.Context, r backup.Request, to io.Writer) err
 		return err
 	}
 	defer done()
-	w := backup.NewWriter(&pacedWriter{s.background.pacer(ctx, backupWork), to})
+	end, err := s.reader.turns.stream(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	p := s.background.pacer(ctx, backupWork)
+	p.work = func() work {
+		w := backupWork
+		if s.background.erasing.Load() { // and waits for the end of the backup
+			w.share, w.credit = eraseWork.share, eraseWork.credit
+		}
+		return w
+	}
+	w := backup.NewWriter(&pacedWriter{p, to})
 	if err := s.stream(ctx, r, w); err != nil {
 		return errors.Join(err, w.Fail(err))
 	}
@@ -82,6 +95,10 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 	if !continued {
 		r.Since, r.Archive, r.ControlVersion = 0, 0, 0
 	}
+	if r.Since == 0 {
+		s.reader.turns.whole.Add(1)
+		defer s.reader.turns.whole.Add(-1)
+	}
 	if r.Small && r.Since > 0 {
 		if done, err := s.streamRecent(ctx, r, w); done || err != nil {
 			return err
@@ -93,7 +110,6 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	s.reader.journal.AwaitPurge() // before moves are paused, so that the wait delays nothing else
 	release := sync.OnceFunc(s.reader.PauseMoves())
 	defer release()
 	archived, err := s.reader.archive.Snapshot()

@@ -25,6 +25,7 @@ type stored struct {
 	archive *archive.Archive
 	damage  *damageLog
 	shorts  *shorts
+	turns   *turns
 
 	moving sync.Mutex // held while events move to the archive, and to keep them from moving
 	// Held while events are removed from the index, and to keep them from that. If moving is needed too, lock that first.

@@ -86,7 +86,7 @@ func (w *writing) begin(content []byte) error {
 	}
 	h := w.header
 	if w.parent != nil && h.Since == 0 && w.parent.Version != 0 {
-		w.parent, w.why = nil, "the newest point is not of this directory's past: was the directory restored or copied?"
+		w.parent, w.why = nil, "the newest point cannot be continued: events were erased since, or the directory was restored, repaired or copied"
 	}
 	w.m.Point, w.m.Time = newPoint(h.Time), h.Time.UTC()
 	w.m.Since, w.m.Version, w.m.LastChunk, w.m.ControlVersion = h.Since, h.Version, h.LastChunk, h.ControlVersion

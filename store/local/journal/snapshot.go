@@ -21,12 +21,6 @@ type Snapshot struct {
 	keys   badgerdb.Snapshot
 }
 
-// AwaitPurge returns when no purge runs. Snapshot would wait for it, too, but whoever calls that may keep others waiting.
-func (j *Journal) AwaitPurge() {
-	j.copying.Lock()
-	defer j.copying.Unlock()
-}
-
 // Snapshot returns the journal as of the last commit.
 func (j *Journal) Snapshot() (s Snapshot, err error) {
 	j.copying.Lock()

@@ -82,6 +82,7 @@ type answer struct {
 	status int
 	header *fasthttp.ResponseHeader
 	body   string
+	caller string // as partnerapi.PartnerOf
 }
 
 // request sends a request. headers are pairs of name and value.
@@ -97,7 +98,7 @@ func (s *service) request(method, uri, body string, headers ...string) answer {
 		r.Request.Header.Add(pair[0], pair[1])
 	}
 	s.serve(&r)
-	return answer{s.t, r.Response.StatusCode(), &r.Response.Header, string(r.Response.Body())}
+	return answer{s.t, r.Response.StatusCode(), &r.Response.Header, string(r.Response.Body()), partnerapi.PartnerOf(&r)}
 }
 
 func (a answer) is(status int) answer {
@@ -317,7 +318,7 @@ func TestSignInWithoutALength(t *testing.T) {
 	r.Request.SetRequestURI(sessionPath)
 	r.Request.Header.SetContentLength(-1)
 	s.serve(&r)
-	answer{t, r.Response.StatusCode(), &r.Response.Header, string(r.Response.Body())}.fails(411, "VALIDATION_ERROR").says("Content-Length")
+	answer{t, r.Response.StatusCode(), &r.Response.Header, string(r.Response.Body()), ""}.fails(411, "VALIDATION_ERROR").says("Content-Length")
 }
 
 func TestInDevelopmentTheCookieNeedsNoTLS(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"mtagd/partnerapi"
 	"mtagd/store"
 )
 
@@ -36,10 +37,14 @@ func TestOnlyOperatorsSeeTheService(t *testing.T) {
 	for _, uri := range []string{overviewPath, auditPath} {
 		s.request("GET", uri, "").fails(401, "AUTHENTICATION_ERROR")
 		s.request("GET", uri, "", "Authorization", "Bearer "+string(text)).is(401)
-		s.request("GET", uri, "", "Cookie", partner, "X-Console", "1").fails(403, "FORBIDDEN")
+		if refused := s.request("GET", uri, "", "Cookie", partner, "X-Console", "1").fails(403, "FORBIDDEN"); refused.caller != "" {
+			t.Errorf("a refused request counts for %q, and not for its address", refused.caller)
+		}
 		s.request("GET", uri, "", "Cookie", a.cookie()).is(401)
 		s.request("GET", uri, "", "Cookie", a.cookie(), "X-Console", "1", "Sec-Fetch-Site", "same-site").is(401)
-		s.request("GET", uri, "", "Cookie", a.cookie(), "X-Console", "1").is(200)
+		if got := s.request("GET", uri, "", "Cookie", a.cookie(), "X-Console", "1").is(200); got.caller != string(partnerapi.Operator) {
+			t.Errorf("a request counts for %q, not for the operators", got.caller)
+		}
 		s.request("POST", uri, "{}", "Cookie", a.cookie(), "X-Console", "1").is(405)
 	}
 	s.request("GET", "/v1/partners/config", "", "Cookie", a.cookie(), "X-Console", "1").is(401)

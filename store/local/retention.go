@@ -44,15 +44,15 @@ func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID, before int6
 	if err := r.archiver.moveTo(ctx, r.journal.Committed()); err != nil {
 		return false, err
 	}
-	left, err := r.expireKnown(ctx, m, before)
+	left, upTo, err := r.expireKnown(ctx, m, before)
 	if err != nil {
 		return true, err
 	}
 	if left || begun {
-		if err := r.archiver.moveTo(ctx, r.journal.Committed()); err != nil {
+		if err := r.archiver.moveTo(ctx, upTo); err != nil {
 			return true, err
 		}
-		if _, err := r.rewriteBefore(ctx, m, store.Position{}, endOfTime, before); err != nil {
+		if _, err := r.rewriteBefore(ctx, m, store.Position{}, store.EndOf(upTo), before); err != nil { // the index has later events
 			return true, err
 		}
 	}
@@ -120,11 +120,11 @@ func (r *remover) setExpiring(id store.MerchantID, before int64) error {
 // expireKnown removes the expired events that the index has: first from the archive, because the index knows where they
 // are, and then from the index. After a kill in between, the index has events that the archive does not have. They are
 // before the time in DIR/expiring, so no answer has them, and the next call removes them. left reports whether the archive
-// may have more expired events: backdated ones that came in meanwhile.
-func (r *remover) expireKnown(ctx context.Context, m store.MerchantKey, from int64) (left bool, err error) {
+// may have more expired events of the chunks up to upTo, which the index does not have: backdated ones that came in meanwhile.
+func (r *remover) expireKnown(ctx context.Context, m store.MerchantKey, from int64) (left bool, upTo uint64, err error) {
 	total, positions, err := r.expired(ctx, m, from, maxExpired)
 	if err != nil {
-		return false, err
+		return false, 0, err
 	}
 	slices.SortFunc(positions, store.Position.Compare)
 	parts := neighbours(positions)
@@ -135,17 +135,18 @@ func (r *remover) expireKnown(ctx context.Context, m store.MerchantKey, from int
 	for near := range parts {
 		n, err := r.rewriteBefore(ctx, m, near[0], near[len(near)-1], from)
 		if err != nil {
-			return false, err
+			return false, 0, err
 		}
 		removed += n
 	}
 	defer r.change(m)(0) // 0: the removed events are counted already
 	err = r.index.withIndex(func(x *usedIndex) error {
-		indexed, err := x.RemoveBefore(ctx, m, from)
+		var indexed uint64
+		indexed, upTo, err = x.RemoveBefore(ctx, m, from)
 		left = indexed > removed
 		return err
 	})
-	return left, err
+	return left, upTo, err
 }
 
 // rewriteBefore removes the events of a merchant from the archive that are before a time and between two positions. It

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -164,6 +165,39 @@ func TestRetentionRemovesBackdatedEvents(t *testing.T) {
 	closeEngine(t, x.engine)
 }
 
+// Backdated events that come in while expired ones are removed are neither half removed nor lost.
+func TestExpiredEventsThatComeInMeanwhile(t *testing.T) {
+	x := newExpiring(t)
+	x.record(30)
+	for range 2 {
+		x.keep(10)
+		testenv.Check(t, x.remover.setExpiring(x.shop.ID, x.retainedFrom(x.shop.ID))) // as after a kill: the archive is searched
+		removed := make(chan struct{})
+		var recorder sync.WaitGroup
+		recorder.Go(func() {
+			for {
+				x.record(30)
+				select {
+				case <-removed:
+					return
+				default:
+				}
+			}
+		})
+		err := x.remover.do(ctx, x.remover.expire)
+		close(removed)
+		recorder.Wait()
+		testenv.Check(t, err)
+		x.keep(store.Forever)
+		archiveAll(t, x.engine)
+		if archived, indexed := x.stored(); archived != indexed {
+			t.Fatalf("the archive has %d events, and the index %d", archived, indexed)
+		}
+	}
+	findNothing(t, x.engine)
+	closeEngine(t, x.engine)
+}
+
 // The operator's default is for merchants without a retention of their own. It stays until another one is given.
 func TestDefaultRetention(t *testing.T) {
 	x := newExpiring(t)
@@ -224,7 +258,7 @@ func (x *expiring) expireHalf(from string) {
 			return err
 		}
 		return x.index.withIndex(func(index *usedIndex) error {
-			_, err := index.RemoveBefore(ctx, m, before)
+			_, _, err := index.RemoveBefore(ctx, m, before)
 			return err
 		})
 	}))

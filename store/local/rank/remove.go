@@ -37,7 +37,7 @@ func (x *Index) Remove(ctx context.Context, m store.MerchantKey, keys []Key) (re
 		entries[i].Key, last = k, max(last, k.Seq)
 	}
 	concerns := func(_ *child, covered uint64) bool { return covered < last }
-	return x.remove(ctx, m, concerns, func(t *treeEdit) error {
+	removed, _, err = x.remove(ctx, m, concerns, func(t *treeEdit) error {
 		removed, err := t.removeAll(&t.root, entries)
 		switch {
 		case err != nil:
@@ -55,12 +55,13 @@ func (x *Index) Remove(ctx context.Context, m store.MerchantKey, keys []Key) (re
 			return gone
 		})
 	})
+	return removed, err
 }
 
-// RemoveBefore removes a merchant's events before a time (µs since 1970): those that were applied before the call, and
-// perhaps some that are applied meanwhile. It costs a few nodes, however many events there are; the sweeper then deletes
+// RemoveBefore removes a merchant's events before a time (µs since 1970): those of the chunks up to upTo. These are all that
+// were applied before the call, and perhaps some that are applied meanwhile. It costs a few nodes, however many events there are; the sweeper then deletes
 // the nodes below these. Of overflow events, it reads the runs in which the time is. Call it between Start and Close.
-func (x *Index) RemoveBefore(ctx context.Context, m store.MerchantKey, time int64) (removed uint64, err error) {
+func (x *Index) RemoveBefore(ctx context.Context, m store.MerchantKey, time int64) (removed, upTo uint64, err error) {
 	concerns := func(root *child, _ uint64) bool { return root.first.Time < time }
 	return x.remove(ctx, m, concerns, func(t *treeEdit) error {
 		if t.root.isEmpty() {
@@ -96,7 +97,7 @@ func (x *Index) RemoveBefore(ctx context.Context, m store.MerchantKey, time int6
 // nodes; the sweeper deletes the rest. A root record without events and names stays, so that a replay does not bring the
 // events back. Call it between Start and Close.
 func (x *Index) Drop(ctx context.Context, m store.MerchantKey) error {
-	_, err := x.remove(ctx, m, func(*child, uint64) bool { return true }, func(t *treeEdit) error {
+	_, _, err := x.remove(ctx, m, func(*child, uint64) bool { return true }, func(t *treeEdit) error {
 		t.series = []string{""} // a tree in memory has its own list of series, which the next merge stores
 		err := t.drop(&t.root)
 		for i := range t.runs {
@@ -109,18 +110,19 @@ func (x *Index) Drop(ctx context.Context, m store.MerchantKey) error {
 }
 
 // remove has change remove events from a stored tree, if there is one; it may return errNoChange. If events in memory
-// concern it, all are merged first: concerns gets the root of their tree, and the last chunk that is stored.
+// concern it, all are merged first: concerns gets the root of their tree, and the last chunk that is stored. upTo is the last
+// chunk whose events the stored tree had.
 func (x *Index) remove(
 	ctx context.Context, m store.MerchantKey, concerns func(root *child, covered uint64) bool, change func(t *treeEdit) error,
-) (removed uint64, err error) {
+) (removed, upTo uint64, err error) {
 	x.removing.Lock()
 	defer x.removing.Unlock()
 	if err := x.Failure(); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	if x.inMemory(m, concerns) {
 		if err := x.Merge(ctx); err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 	}
 	return x.edit(ctx, m, change)
@@ -136,11 +138,14 @@ func (x *Index) inMemory(m store.MerchantKey, concerns func(root *child, covered
 	})
 }
 
-// edit has change edit a merchant's stored tree, if it has one, and returns how many events it has removed.
-func (x *Index) edit(ctx context.Context, m store.MerchantKey, change func(t *treeEdit) error) (removed uint64, err error) {
+// edit has change edit a merchant's stored tree, if it has one. It returns how many events it has removed, and upTo as remove.
+func (x *Index) edit(ctx context.Context, m store.MerchantKey, change func(t *treeEdit) error) (removed, upTo uint64, err error) {
 	x.storing.Lock()
 	defer x.storing.Unlock()
 	w := merger{x: x, ctx: ctx, budget: x.txBudget, commit: x.commit}
+	if upTo, err = x.StoredUpTo(); err != nil {
+		return 0, 0, err
+	}
 	err = w.run(func() error {
 		if w.tx.Bucket(bucketRoots).Get(m[:]) == nil {
 			return errNoChange
@@ -149,6 +154,7 @@ func (x *Index) edit(ctx context.Context, m store.MerchantKey, change func(t *tr
 		if err != nil {
 			return err
 		}
+		upTo = max(upTo, t.covered) // after a merge that was cut off
 		before := t.root.counts.of(nil)
 		if err := change(t); err != nil {
 			return err
@@ -157,14 +163,14 @@ func (x *Index) edit(ctx context.Context, m store.MerchantKey, change func(t *tr
 		return t.store()
 	})
 	if err == errNoChange {
-		return 0, nil
+		return 0, upTo, nil
 	}
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	x.events.Add(-removed)
 	x.sweepSoon()
-	return removed, nil
+	return removed, upTo, nil
 }
 
 // errNoChange rolls back a transaction that has nothing to commit.

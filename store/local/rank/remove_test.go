@@ -58,7 +58,7 @@ func (r *removals) remove(t *testing.T, m store.MerchantKey) (what string) {
 		time := int64(len(r.commits)) * int64(r.rng.IntN(1200))
 		what = fmt.Sprintf("after the events before %d were removed", time)
 		want = r.model.remove(m, func(e *codec.Event) bool { return e.Time < time })
-		got, err = r.RemoveBefore(t.Context(), m, time)
+		got, _, err = r.RemoveBefore(t.Context(), m, time)
 	case 4:
 		chunks := []uint64{1 + r.rng.Uint64N(uint64(len(r.commits))), 1 + r.rng.Uint64N(uint64(len(r.commits)))}
 		what = fmt.Sprintf("after chunks %d were removed", chunks)
@@ -260,7 +260,7 @@ func TestRunsKnowTheirBoundsAfterARemoval(t *testing.T) {
 		}))
 		return from, to
 	}
-	_, err := x.RemoveBefore(t.Context(), m, 50_000)
+	_, _, err := x.RemoveBefore(t.Context(), m, 50_000)
 	testenv.Check(t, err)
 	if from, _ := bounds(); from.Time < 50_000 {
 		t.Errorf("the run begins at %d", from.Time)

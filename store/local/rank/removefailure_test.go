@@ -43,7 +43,7 @@ func TestDrillARemovalMayBeCutOffAnywhere(t *testing.T) {
 			return err
 		}, 4},
 		"RemoveBefore": {func(e *codec.Event) bool { return e.Time < 1000 }, func(x *Index, _ []Key) error {
-			_, err := x.RemoveBefore(t.Context(), m, 1000)
+			_, _, err := x.RemoveBefore(t.Context(), m, 1000)
 			return err
 		}, 1},
 		"Drop": {func(*codec.Event) bool { return true }, func(x *Index, _ []Key) error { return x.Drop(t.Context(), m) }, 1},
@@ -137,10 +137,10 @@ func TestARemovalThatFailsRemovesNothing(t *testing.T) {
 	}
 	j.push(t, x, m, 200)
 	full.Store(true)
-	_, err := x.RemoveBefore(t.Context(), m, 100_000) // has the events merged first
+	_, _, err := x.RemoveBefore(t.Context(), m, 100_000) // has the events merged first
 	expectAll("unmerged events on a full disk", x, 200, err, unix.ENOSPC)
 	full.Store(false)
-	removed, err := x.RemoveBefore(t.Context(), m, 50_000)
+	removed, _, err := x.RemoveBefore(t.Context(), m, 50_000)
 	if expectAll("once there is space", x, 150, err, nil); removed != 50 {
 		t.Errorf("%d events removed, want 50", removed)
 	}
@@ -148,12 +148,12 @@ func TestARemovalThatFailsRemovesNothing(t *testing.T) {
 		t.Errorf("%d bytes are left, %v; want 15,000: 50 events with 5000 bytes were removed", bytes, err)
 	}
 	full.Store(true)
-	_, err = x.RemoveBefore(t.Context(), m, 100_000)
+	_, _, err = x.RemoveBefore(t.Context(), m, 100_000)
 	expectAll("merged events on a full disk", x, 150, err, unix.ENOSPC)
 	full.Store(false)
 	ended, end := context.WithCancel(t.Context())
 	end()
-	_, err = x.RemoveBefore(ended, m, 100_000)
+	_, _, err = x.RemoveBefore(ended, m, 100_000)
 	expectAll("with an ended context", x, 150, err, context.Canceled)
 	closeIndex(t, x)
 	if err := x.Drop(t.Context(), m); err == nil {

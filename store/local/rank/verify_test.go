@@ -104,7 +104,7 @@ func TestNamesThatDoNotFit(t *testing.T) {
 	if wrong := verify(); len(wrong) != 1 || !strings.Contains(wrong[0], "numbers of overflow events") {
 		t.Errorf("verify finds %q", wrong)
 	}
-	if _, err := x.edit(t.Context(), m, func(*treeEdit) error { return nil }); !errors.Is(err, codec.ErrCorrupt) {
+	if _, _, err := x.edit(t.Context(), m, func(*treeEdit) error { return nil }); !errors.Is(err, codec.ErrCorrupt) {
 		t.Errorf("a change gives %v", err)
 	}
 }

@@ -17,7 +17,7 @@ type background struct {
 	off         bool // nothing pauses
 	stop        context.Context
 	lastRequest atomic.Int64 // when the last one came, in ns since 1970
-	erasing     atomic.Bool  // an erasure or a deletion has begun, and is not done
+	purging     atomic.Bool  // the last step of an erasure runs, or waits for the end of a backup
 
 	worked, paused *prometheus.CounterVec // by kind of work
 }
@@ -27,16 +27,16 @@ type work struct {
 	kind  string
 	share int64
 
-	// credit is how much longer than intended its pauses may have been until they count in full. On a busy machine, each pause
-	// lasts some milliseconds longer. Without credit, work gets much less than its share then.
+	// On a busy machine, a pause lasts some milliseconds longer than it should. credit is how much of that is made up for by
+	// later pauses. Without credit, work gets much less than its share there.
 	credit time.Duration
 }
 
 var (
-	packWork    = work{kind: "pack", share: 25}    // events of the log into the archive
-	compactWork = work{kind: "compact", share: 25} // the databases
-	eraseWork   = work{"erase", 80, time.Second}   // events of persons and of deleted merchants: this should take a minute at most
-	expireWork  = work{kind: "expire", share: 10}  // events that are past the retention
+	packWork    = work{kind: "pack", share: 25}             // events of the log into the archive
+	compactWork = work{kind: "compact", share: 25}          // the databases
+	eraseWork   = work{"erase", 80, 100 * time.Millisecond} // events of persons and of deleted merchants: this should take a minute at most
+	expireWork  = work{kind: "expire", share: 10}           // events that are past the retention
 	backupWork  = work{kind: "backup", share: 25}
 )
 

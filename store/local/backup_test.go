@@ -327,11 +327,6 @@ func TestAPurgeWaitsForASmallBackup(t *testing.T) {
 	if err := src.Stream(ctx, r, writerFunc(func(b []byte) (int, error) {
 		if !begun {
 			begun = true
-			e.turns.patience = 0
-			if err := e.remover.Purge(ctx); !errors.Is(err, removal.ErrWaits) {
-				t.Errorf("a purge without patience: %v", err)
-			}
-			e.turns.patience = time.Minute
 			purge.Go(func() {
 				if err := e.remover.Purge(ctx); err != nil {
 					t.Errorf("the purge: %v", err)
@@ -352,6 +347,15 @@ func TestAPurgeWaitsForASmallBackup(t *testing.T) {
 		t.Errorf("the backup: %v", err)
 	}
 	purge.Wait()
+	e.turns.patience = time.Millisecond
+	if err := src.Stream(ctx, r, writerFunc(func(b []byte) (int, error) {
+		if err := e.remover.Purge(ctx); !errors.Is(err, removal.ErrWaits) {
+			t.Errorf("a purge beside a backup that takes long: %v", err)
+		}
+		return len(b), nil
+	})); err != nil {
+		t.Error(err)
+	}
 	if err := src.Stream(ctx, backup.Request{}, writerFunc(func(b []byte) (int, error) {
 		if err := e.remover.Purge(ctx); !errors.Is(err, removal.ErrWaits) {
 			t.Errorf("a purge while everything is backed up: %v", err)

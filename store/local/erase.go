@@ -42,7 +42,6 @@ func (r *remover) removeEvents(ctx context.Context, m store.MerchantKey, keys []
 
 // EraseOf implements removal.Engine.
 func (r *remover) EraseOf(ctx context.Context, m store.MerchantID, erasures []store.Erasure) error {
-	r.background.erasing.Store(true)
 	return orWaits(r.Data.EraseOf(ctx, m, erasures))
 }
 
@@ -57,7 +56,6 @@ func orWaits(err error) error {
 // Drop implements removal.Engine. The tags of a deleted merchant are unknown, so nothing new comes in.
 func (r *remover) Drop(ctx context.Context, id store.MerchantID) (err error) {
 	defer func() { err = orWaits(err) }()
-	r.background.erasing.Store(true)
 	m, err := store.NewMerchantKey(id)
 	if err != nil {
 		return err
@@ -81,20 +79,25 @@ func (r *remover) Purge(ctx context.Context) error {
 	if err := r.broken(""); err != nil {
 		return err
 	}
-	if err := r.archiver.moveTo(ctx, r.journal.Barrier()); err != nil { // else the purge would move it, and backups wait longer
-		return orWaits(err)
+	r.background.purging.Store(true)
+	err := r.purge(ctx)
+	r.background.purging.Store(errors.Is(err, badgerdb.ErrCopied))
+	return orWaits(err)
+}
+
+func (r *remover) purge(ctx context.Context) error {
+	if r.turns.whole.Load() == 0 { // backups wait for what is moved after alone
+		if err := r.archiver.moveTo(ctx, r.journal.Barrier()); err != nil {
+			return err
+		}
 	}
-	end, err := r.turns.purge(ctx)
+	end, err := r.turns.alone(ctx)
 	if err != nil {
-		return orWaits(err)
+		return err
 	}
 	defer end()
-	err = r.journal.Purge(ctx, func(seq uint64) error { return r.archiver.moveTo(ctx, seq) })
-	if err == nil {
-		err = r.archive.Purge(ctx, r.pace())
+	if err := r.journal.Purge(ctx, func(seq uint64) error { return r.archiver.moveTo(ctx, seq) }); err != nil {
+		return err
 	}
-	if err == nil {
-		r.background.erasing.Store(false)
-	}
-	return orWaits(err)
+	return r.archive.Purge(ctx, r.pace())
 }

@@ -157,9 +157,19 @@ func (h *healer) checkKeys() error {
 	if !h.mayRebuild(err) {
 		return err
 	}
+	return h.rebuildKeys(err, h.keysLost)
+}
+
+// rebuildKeys rebuilds links and event_ids. No stream of a backup runs meanwhile: it would hold locks that keysLost needs.
+func (h *healer) rebuildKeys(damage error, lost func([]badgerdb.Range) error) error {
 	h.remover.busy.Lock() // as in replaceArchive
 	defer h.remover.busy.Unlock()
-	return h.journal.RebuildKeys(h.opened, err, h.keysLost)
+	end, err := h.turns.alone(h.opened)
+	if err != nil {
+		return err
+	}
+	defer end()
+	return h.journal.RebuildKeys(h.opened, damage, lost)
 }
 
 // settleShorts finds out what is missing after a short read.

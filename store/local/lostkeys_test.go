@@ -2,14 +2,20 @@ package local
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"mtagd/store"
+	"mtagd/store/local/backup"
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/durable"
 	"mtagd/store/testenv"
 )
@@ -225,5 +231,38 @@ func TestADamagedListOfLostKeys(t *testing.T) {
 	testenv.Check(t, x.healer.relink())
 	if durable.Exists(path) {
 		t.Error("the file is left")
+	}
+}
+
+// A backup of everything waits while links and event_ids are rebuilt, and holds nothing that the rebuild needs at its end.
+func TestABackupWaitsForARebuild(t *testing.T) {
+	e := open(t, t.TempDir())
+	defer closeEngine(t, e)
+	testenv.Check(t, e.Record(ctx, []store.Mark{newMark(store.NewMerchantID(), "Purchase", 1, []byte("{}"))}))
+	var streamed, rebuilt sync.WaitGroup
+	rebuilt.Go(func() {
+		if err := e.healer.rebuildKeys(errors.New("damage"), func(lost []badgerdb.Range) error {
+			streamed.Go(func() {
+				if err := SourceOf(e).Stream(ctx, backup.Request{}, io.Discard); err != nil {
+					t.Error(err)
+				}
+			})
+			for began := time.Now(); time.Since(began) < 200*time.Millisecond; runtime.Gosched() { // else it would hold this soon
+				if !e.moving.TryLock() {
+					break
+				}
+				e.moving.Unlock()
+			}
+			return e.healer.keysLost(lost)
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+	done := make(chan struct{})
+	go func() { rebuilt.Wait(); streamed.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		panic("the backup and the rebuild wait for each other")
 	}
 }

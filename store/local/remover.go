@@ -2,8 +2,6 @@ package local
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -42,11 +40,7 @@ func (r *remover) run() {
 	r.runner.Keep(r.opened, func(ctx context.Context) (err error) {
 		try := func(what string, task func(context.Context) error) {
 			if failed := r.do(ctx, task); failed != nil && ctx.Err() == nil {
-				level := slog.LevelError
-				if errors.Is(failed, removal.ErrWaits) {
-					level = slog.LevelInfo
-				}
-				r.log.Log(ctx, level, what+" cannot be finished now, and is tried again", "error", failed)
+				r.log.Error(what+" cannot be finished now, and is tried again", "error", failed)
 				err = failed
 			}
 		}

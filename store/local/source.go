@@ -74,7 +74,7 @@ func (s *Source) Stream(ctx context.Context, r backup.Request, to io.Writer) err
 	p := s.background.pacer(ctx, backupWork)
 	p.work = func() work {
 		w := backupWork
-		if s.background.erasing.Load() { // and waits for the end of the backup
+		if s.background.purging.Load() {
 			w.share, w.credit = eraseWork.share, eraseWork.credit
 		}
 		return w

@@ -10,12 +10,15 @@ import (
 	"mtagd/store/local/badgerdb"
 )
 
-// turns lets streams of backups and purges take turns: streams run beside each other, and a purge alone. A purge that waits
-// keeps new streams from beginning: with a backup every few seconds, it would never find a moment without one.
+// turns lets streams of backups take turns with purges and with rebuilds of links and event_ids. Streams run beside each
+// other, each of the others alone. While one of them waits, no new stream begins: with a backup every few seconds, there would
+// never be a moment without one.
 type turns struct {
-	places   *semaphore.Weighted // a stream takes one, and a purge all
-	whole    atomic.Int32        // streams of everything, which may take hours
-	patience time.Duration       // how long a purge waits for other streams: their destination may hang
+	places *semaphore.Weighted // a stream takes one, a purge or a rebuild all
+	whole  atomic.Int32        // streams of everything, which may take hours
+	hangs  atomic.Bool         // a stream has outlasted the patience, and none has ended since
+
+	patience time.Duration // how long streams are waited for: their destination may hang
 }
 
 const (
@@ -27,15 +30,18 @@ func newTurns() *turns {
 	return &turns{places: semaphore.NewWeighted(allPlaces), patience: streamPatience}
 }
 
-// stream begins a stream. It waits for a purge that runs or waits.
+// stream begins a stream. It waits for whatever runs alone, or waits for that.
 func (t *turns) stream(ctx context.Context) (end func(), err error) {
 	err = t.places.Acquire(ctx, 1)
-	return func() { t.places.Release(1) }, err
+	return func() {
+		t.places.Release(1)
+		t.hangs.Store(false)
+	}, err
 }
 
-// purge begins a purge, when no stream runs. It fails with badgerdb.ErrCopied if one takes long.
-func (t *turns) purge(ctx context.Context) (end func(), err error) {
-	if t.whole.Load() > 0 {
+// alone begins what runs alone, when no stream runs. It fails with badgerdb.ErrCopied if one takes long.
+func (t *turns) alone(ctx context.Context) (end func(), err error) {
+	if t.whole.Load() > 0 || t.hangs.Load() {
 		return nil, badgerdb.ErrCopied
 	}
 	waiting, cancel := context.WithTimeout(ctx, t.patience)
@@ -44,6 +50,7 @@ func (t *turns) purge(ctx context.Context) (end func(), err error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+		t.hangs.Store(true)
 		return nil, badgerdb.ErrCopied
 	}
 	return func() { t.places.Release(allPlaces) }, nil

@@ -204,7 +204,7 @@ func (a *Archive) flush() error {
 // commit writes entries, all of them or, with an error, none. They are read after the next flush. The caller holds writing,
 // or is alone.
 func (a *Archive) commit(entries ...codec.Entry) error {
-	if err := a.db.Room(); err != nil { // else what is put could not be flushed
+	if err := a.db.Room(0); err != nil { // else what is put could not be flushed
 		return err
 	}
 	if a.isNew {

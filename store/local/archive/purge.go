@@ -2,7 +2,6 @@ package archive
 
 import (
 	"context"
-	"errors"
 
 	"mtagd/store/local/badgerdb"
 )
@@ -11,6 +10,9 @@ import (
 // call. It fails while the archive is being copied (badgerdb.ErrCopied), and when the disk has too little space for a second
 // archive. It waits for reads that began before it. It calls pace about every MB.
 func (a *Archive) Purge(ctx context.Context, pace func()) error {
+	if err := a.db.Room(a.db.TableBytes()); err != nil {
+		return err // before Reclaim, which needs less, ends for it
+	}
 	a.purges.Add(1)
 	defer a.purges.Add(-1)
 	a.compacting.Lock()
@@ -66,7 +68,7 @@ func (a *Archive) Reclaim(ctx context.Context, pace func()) error {
 			pace()
 		}
 	})
-	if a.purges.Load() > 0 && errors.Is(err, context.Canceled) {
+	if a.purges.Load() > 0 && err == context.Canceled {
 		return nil
 	}
 	return err

@@ -50,8 +50,7 @@ func (a *Archive) RewriteSome(ctx context.Context, m store.MerchantKey, from, to
 	return a.rewriteSome(ctx, m, from, to, func(p store.Position) store.Position { return p }, keep, damaged)
 }
 
-// rewriteSome is RewriteSome. After a block, it goes on with the block of the position skip(p), where p is the one after the
-// block.
+// rewriteSome is RewriteSome. After a block that ends before a position p, it goes on with the block that has skip(p).
 func (a *Archive) rewriteSome(ctx context.Context, m store.MerchantKey, from, to store.Position, skip func(store.Position) store.Position,
 	keep func(Event) bool, damaged func(Damage)) (removed uint64, after store.Position, more bool, err error) {
 	a.writing.Lock()
@@ -94,16 +93,19 @@ func (a *Archive) rewriteSome(ctx context.Context, m store.MerchantKey, from, to
 			if err != nil {
 				return err
 			}
-			if after = next(k.last); after.Compare(to) > 0 {
+			end := next(k.last)
+			if after = end; after.Compare(to) > 0 {
 				break
 			}
-			after = skip(after)
+			after = skip(end)
 			target := blockKey{merchant: m, last: after}.append(nil)
-			if it.Next(); !it.Valid() || bytes.Compare(it.Entry().Key, target) >= 0 {
-				continue
-			}
-			if err := r.writeEmpty(); err != nil { // the next block that is read is not its neighbour
-				return err
+			if after == end || r.empty != nil {
+				if it.Next(); !it.Valid() || bytes.Compare(it.Entry().Key, target) >= 0 {
+					continue
+				}
+				if err := r.writeEmpty(); err != nil { // the next block that is read is not its neighbour
+					return err
+				}
 			}
 			it.Seek(target)
 		}

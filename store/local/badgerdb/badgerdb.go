@@ -279,8 +279,8 @@ func (d *DB) flush() error {
 	return nil
 }
 
-// Room returns an error when the disk is nearly full.
-func (d *DB) Room() error { return d.room(0) }
+// Room returns an error when the disk has too little space for this many bytes of tables.
+func (d *DB) Room(bytes int64) error { return d.room(bytes) }
 
 // MaxVersion returns the greatest version that was written.
 func (d *DB) MaxVersion() uint64 {

@@ -143,7 +143,9 @@ func (c *compaction) run(from func([]*part) int) (err error) {
 		}
 	}
 	if err != nil && !c.stuck || len(parts) == 0 {
-		err = errors.Join(err, os.RemoveAll(dir))
+		if failed := os.RemoveAll(dir); failed != nil {
+			return errors.Join(err, failed)
+		}
 	}
 	return err
 }

@@ -72,7 +72,7 @@ func TestDrillAFullDisk(t *testing.T) {
 	m.checkFlushed()
 	check(t, os.Remove(filepath.Join(dir, "other"))) // the close may have removed files
 	fill(margin - 1<<20)
-	if err := m.Room(); !IsNearlyFull(err) {
+	if err := m.Room(0); !IsNearlyFull(err) {
 		t.Fatal("room on a full disk after a restart:", err)
 	}
 	check(t, os.Remove(filepath.Join(dir, "other")))

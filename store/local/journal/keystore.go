@@ -261,7 +261,7 @@ func (k *keyStore) flush(version uint64, end mark) error {
 		return k.db.Put(e)
 	}
 	if memory.flushing > 0 {
-		if err := k.db.Room(); err != nil { // else what is put could not be flushed when the database is closed
+		if err := k.db.Room(0); err != nil { // else what is put could not be flushed when the database is closed
 			return err
 		}
 		if k.isNew {

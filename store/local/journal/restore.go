@@ -111,7 +111,7 @@ func (w *Writer) append() error {
 	if len(w.record) == 0 {
 		return nil
 	}
-	if err := w.keys.db.Room(); err != nil {
+	if err := w.keys.db.Room(0); err != nil {
 		return err
 	}
 	if _, err := w.log.Append(w.record); err != nil {

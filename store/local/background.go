@@ -27,8 +27,8 @@ type work struct {
 	kind  string
 	share int64
 
-	// On a busy machine, a pause lasts some milliseconds longer than it should. credit is how much of that is made up for by
-	// later pauses. Without credit, work gets much less than its share there.
+	// A busy machine makes a pause some milliseconds too long. Later pauses are shorter by that, up to credit in all. Without
+	// it, work gets much less than its share on such a machine.
 	credit time.Duration
 }
 
@@ -93,7 +93,7 @@ type pacer struct {
 	ctx            context.Context
 	from           time.Time
 	since          time.Duration // worked since the last pause
-	owed           time.Duration // of pauses; less than 0: they were longer than they should have been
+	owed           time.Duration // how long the next pause should be; below 0, earlier ones were too long
 	worked, paused prometheus.Counter
 }
 

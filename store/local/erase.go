@@ -76,9 +76,6 @@ func (r *remover) Drop(ctx context.Context, id store.MerchantID) (err error) {
 
 // Purge implements removal.Engine. Only then is an erasure done.
 func (r *remover) Purge(ctx context.Context) error {
-	if err := r.broken(""); err != nil {
-		return err
-	}
 	r.background.purging.Store(true)
 	err := r.purge(ctx)
 	r.background.purging.Store(errors.Is(err, badgerdb.ErrCopied))
@@ -86,7 +83,13 @@ func (r *remover) Purge(ctx context.Context) error {
 }
 
 func (r *remover) purge(ctx context.Context) error {
-	if r.turns.whole.Load() == 0 { // backups wait for what is moved after alone
+	if err := r.broken(""); err != nil {
+		return err
+	}
+	if err := r.archive.RoomToPurge(); err != nil {
+		return err
+	}
+	if !r.turns.takeLong() { // most is moved before alone, so that backups wait less
 		if err := r.archiver.moveTo(ctx, r.journal.Barrier()); err != nil {
 			return err
 		}

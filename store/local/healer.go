@@ -160,7 +160,8 @@ func (h *healer) checkKeys() error {
 	return h.rebuildKeys(err, h.keysLost)
 }
 
-// rebuildKeys rebuilds links and event_ids. No stream of a backup runs meanwhile: it would hold locks that keysLost needs.
+// rebuildKeys rebuilds links and event_ids. A stream of a backup beside it could hold a lock that lost needs,
+// while it waits for the rebuild.
 func (h *healer) rebuildKeys(damage error, lost func([]badgerdb.Range) error) error {
 	h.remover.busy.Lock() // as in replaceArchive
 	defer h.remover.busy.Unlock()

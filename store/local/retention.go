@@ -52,7 +52,7 @@ func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID, before int6
 		if err := r.archiver.moveTo(ctx, upTo); err != nil {
 			return true, err
 		}
-		if _, err := r.rewriteBefore(ctx, m, store.Position{}, store.EndOf(upTo), before); err != nil { // the index has later events
+		if _, err := r.rewriteBefore(ctx, m, store.Position{}, store.EndOf(upTo), before); err != nil { // not later ones: the index still has them
 			return true, err
 		}
 	}
@@ -120,8 +120,10 @@ func (r *remover) setExpiring(id store.MerchantID, before int64) error {
 // expireKnown removes the expired events that the index has: first from the archive, because the index knows where they
 // are, and then from the index. After a kill in between, the index has events that the archive does not have. They are
 // before the time in DIR/expiring, so no answer has them, and the next call removes them. left reports whether the archive
-// may have more expired events of the chunks up to upTo, which the index does not have: backdated ones that came in meanwhile.
+// may still have expired events, of chunks up to upTo, that the index has no more: backdated ones that came in meanwhile.
 func (r *remover) expireKnown(ctx context.Context, m store.MerchantKey, from int64) (left bool, upTo uint64, err error) {
+	was := r.index.use()
+	was.users.Done() // it is only compared
 	total, positions, err := r.expired(ctx, m, from, maxExpired)
 	if err != nil {
 		return false, 0, err
@@ -140,10 +142,12 @@ func (r *remover) expireKnown(ctx context.Context, m store.MerchantKey, from int
 		removed += n
 	}
 	defer r.change(m)(0) // 0: the removed events are counted already
+	boundary := r.archive.Boundary()
 	err = r.index.withIndex(func(x *usedIndex) error {
 		var indexed uint64
 		indexed, upTo, err = x.RemoveBefore(ctx, m, from)
-		left = indexed > removed
+		left = indexed > removed || x != was // a rebuilt index has others
+		upTo = max(upTo, boundary)           // and covers too little until it is merged
 		return err
 	})
 	return left, upTo, err

@@ -11,12 +11,12 @@ import (
 )
 
 // turns lets streams of backups take turns with purges and with rebuilds of links and event_ids. Streams run beside each
-// other, each of the others alone. While one of them waits, no new stream begins: with a backup every few seconds, there would
-// never be a moment without one.
+// other; a purge or a rebuild runs alone. While one waits, no new stream begins: else, with a backup every few seconds, it would
+// wait for ever.
 type turns struct {
 	places *semaphore.Weighted // a stream takes one, a purge or a rebuild all
 	whole  atomic.Int32        // streams of everything, which may take hours
-	hangs  atomic.Bool         // a stream has outlasted the patience, and none has ended since
+	hangs  atomic.Bool         // alone has waited in vain, and no stream has ended since
 
 	patience time.Duration // how long streams are waited for: their destination may hang
 }
@@ -30,7 +30,7 @@ func newTurns() *turns {
 	return &turns{places: semaphore.NewWeighted(allPlaces), patience: streamPatience}
 }
 
-// stream begins a stream. It waits for whatever runs alone, or waits for that.
+// stream begins a stream. It first waits for the purge or the rebuild that runs or waits.
 func (t *turns) stream(ctx context.Context) (end func(), err error) {
 	err = t.places.Acquire(ctx, 1)
 	return func() {
@@ -39,19 +39,26 @@ func (t *turns) stream(ctx context.Context) (end func(), err error) {
 	}, err
 }
 
-// alone begins what runs alone, when no stream runs. It fails with badgerdb.ErrCopied if one takes long.
+// takeLong reports whether streams run that are not waited for.
+func (t *turns) takeLong() bool { return t.whole.Load() > 0 || t.hangs.Load() }
+
+// alone begins a purge or a rebuild when all streams have ended. It fails with badgerdb.ErrCopied when that takes long.
 func (t *turns) alone(ctx context.Context) (end func(), err error) {
-	if t.whole.Load() > 0 || t.hangs.Load() {
+	end = func() { t.places.Release(allPlaces) }
+	if t.places.TryAcquire(allPlaces) {
+		return end, nil
+	}
+	if t.takeLong() {
 		return nil, badgerdb.ErrCopied
 	}
 	waiting, cancel := context.WithTimeout(ctx, t.patience)
 	defer cancel()
-	if t.places.Acquire(waiting, allPlaces) != nil {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		t.hangs.Store(true)
-		return nil, badgerdb.ErrCopied
+	if t.places.Acquire(waiting, allPlaces) == nil {
+		return end, nil
 	}
-	return func() { t.places.Release(allPlaces) }, nil
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	t.hangs.Store(true)
+	return nil, badgerdb.ErrCopied
 }

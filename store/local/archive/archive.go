@@ -76,7 +76,7 @@ type Archive struct {
 	writing   sync.Mutex // held by whoever changes the archive
 	snapshots int        // that are open; guarded by writing
 
-	purges     atomic.Int32          // that run or wait
+	purges     atomic.Int32          // calls of Purge that run or wait
 	compacting sync.Mutex            // held by whoever drops keys or compacts tables; locked before writing
 	failed     atomic.Pointer[error] // the error of a write: nobody knows what is on the disk, so nothing more is written
 

@@ -10,9 +10,6 @@ import (
 // call. It fails while the archive is being copied (badgerdb.ErrCopied), and when the disk has too little space for a second
 // archive. It waits for reads that began before it. It calls pace about every MB.
 func (a *Archive) Purge(ctx context.Context, pace func()) error {
-	if err := a.db.Room(a.db.TableBytes()); err != nil {
-		return err // before Reclaim, which needs less, ends for it
-	}
 	a.purges.Add(1)
 	defer a.purges.Add(-1)
 	a.compacting.Lock()
@@ -40,8 +37,11 @@ func (a *Archive) notePurged() error {
 	return a.flush()
 }
 
+// RoomToPurge returns an error when the disk has too little space for Purge, which would then end Reclaim for nothing.
+func (a *Archive) RoomToPurge() error { return a.db.Room(a.db.TableBytes()) }
+
 // Reclaim gives back the space of blocks that were replaced or removed, when it is a quarter of all, and merges the tables
-// of recent runs, when there are many. It calls pace about every MB. It ends early when Purge waits, which does the same.
+// of recent runs, when there are many. It calls pace about every MB. It ends early when Purge waits: that rewrites everything anyway.
 func (a *Archive) Reclaim(ctx context.Context, pace func()) error {
 	all, dead := a.Sizes()
 	isDead := dead >= max(all/4, databaseSlack)
@@ -68,7 +68,7 @@ func (a *Archive) Reclaim(ctx context.Context, pace func()) error {
 			pace()
 		}
 	})
-	if a.purges.Load() > 0 && err == context.Canceled {
+	if a.purges.Load() > 0 && err == context.Canceled { // and nothing else has failed
 		return nil
 	}
 	return err

@@ -50,7 +50,8 @@ func (a *Archive) RewriteSome(ctx context.Context, m store.MerchantKey, from, to
 	return a.rewriteSome(ctx, m, from, to, func(p store.Position) store.Position { return p }, keep, damaged)
 }
 
-// rewriteSome is RewriteSome. After a block that ends before a position p, it goes on with the block that has skip(p).
+// rewriteSome is RewriteSome. Behind a block, it goes on with the block that has the position skip(p), where p is the first
+// position after the block.
 func (a *Archive) rewriteSome(ctx context.Context, m store.MerchantKey, from, to store.Position, skip func(store.Position) store.Position,
 	keep func(Event) bool, damaged func(Damage)) (removed uint64, after store.Position, more bool, err error) {
 	a.writing.Lock()
@@ -103,7 +104,7 @@ func (a *Archive) rewriteSome(ctx context.Context, m store.MerchantKey, from, to
 				if it.Next(); !it.Valid() || bytes.Compare(it.Entry().Key, target) >= 0 {
 					continue
 				}
-				if err := r.writeEmpty(); err != nil { // the next block that is read is not its neighbour
+				if err := r.writeEmpty(); err != nil { // what is read next is no neighbour of it
 					return err
 				}
 			}

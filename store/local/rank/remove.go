@@ -58,9 +58,10 @@ func (x *Index) Remove(ctx context.Context, m store.MerchantKey, keys []Key) (re
 	return removed, err
 }
 
-// RemoveBefore removes a merchant's events before a time (µs since 1970): those of the chunks up to upTo. These are all that
-// were applied before the call, and perhaps some that are applied meanwhile. It costs a few nodes, however many events there are; the sweeper then deletes
-// the nodes below these. Of overflow events, it reads the runs in which the time is. Call it between Start and Close.
+// RemoveBefore removes a merchant's events before a time (µs since 1970) from the chunks up to upTo, which it returns. All that
+// was applied before the call is among them, and perhaps some that is applied meanwhile. It costs a few nodes, however many
+// events there are; the sweeper then deletes the nodes below. Of overflow events, it reads the runs in which the time is. Call
+// it between Start and Close.
 func (x *Index) RemoveBefore(ctx context.Context, m store.MerchantKey, time int64) (removed, upTo uint64, err error) {
 	concerns := func(root *child, _ uint64) bool { return root.first.Time < time }
 	return x.remove(ctx, m, concerns, func(t *treeEdit) error {
@@ -110,8 +111,8 @@ func (x *Index) Drop(ctx context.Context, m store.MerchantKey) error {
 }
 
 // remove has change remove events from a stored tree, if there is one; it may return errNoChange. If events in memory
-// concern it, all are merged first: concerns gets the root of their tree, and the last chunk that is stored. upTo is the last
-// chunk whose events the stored tree had.
+// concern it, all are merged first: concerns gets the root of their tree, and the last chunk that is stored. The change
+// was made to the events of all chunks up to upTo.
 func (x *Index) remove(
 	ctx context.Context, m store.MerchantKey, concerns func(root *child, covered uint64) bool, change func(t *treeEdit) error,
 ) (removed, upTo uint64, err error) {
@@ -154,7 +155,7 @@ func (x *Index) edit(ctx context.Context, m store.MerchantKey, change func(t *tr
 		if err != nil {
 			return err
 		}
-		upTo = max(upTo, t.covered) // after a merge that was cut off
+		upTo = max(upTo, t.covered) // a merge that was cut off has stored this tree already
 		before := t.root.counts.of(nil)
 		if err := change(t); err != nil {
 			return err

@@ -72,12 +72,11 @@ func (s *Source) Stream(ctx context.Context, r backup.Request, to io.Writer) err
 	}
 	defer end()
 	p := s.background.pacer(ctx, backupWork)
-	p.work = func() work {
-		w := backupWork
+	p.work = func() work { // the metrics stay those of backups
 		if s.background.purging.Load() {
-			w.share, w.credit = eraseWork.share, eraseWork.credit
+			return eraseWork
 		}
-		return w
+		return backupWork
 	}
 	w := backup.NewWriter(&pacedWriter{p, to})
 	if err := s.stream(ctx, r, w); err != nil {

@@ -25,19 +25,18 @@ func (a *Archive) Remove(ctx context.Context, m store.MerchantKey, at []store.Po
 		_, goes := slices.BinarySearchFunc(at, e.Position, store.Position.Compare)
 		return !goes
 	}
-	for more := len(at) > 0; more && err == nil; {
+	if len(at) == 0 {
+		return 0, nil
+	}
+	from, to := at[0], at[len(at)-1]
+	skip := func(p store.Position) store.Position { // p is not after to
+		i, _ := slices.BinarySearchFunc(at, p, store.Position.Compare)
+		return at[i]
+	}
+	for more := true; more && err == nil; pace() {
 		var some uint64
-		var from store.Position
-		some, from, more, err = a.rewriteSome(ctx, m, at[0], at[len(at)-1], func(p store.Position) store.Position {
-			if i, _ := slices.BinarySearchFunc(at, p, store.Position.Compare); i < len(at) {
-				return at[i]
-			}
-			return p
-		}, keep, damaged)
+		some, from, more, err = a.rewriteSome(ctx, m, from, to, skip, keep, damaged)
 		removed += some
-		i, _ := slices.BinarySearchFunc(at, from, store.Position.Compare)
-		at = at[i:]
-		pace()
 	}
 	return removed, err
 }

@@ -171,7 +171,7 @@ func (d *DB) openParts(names []string) (err error) {
 		parts = append(parts, h)
 	}
 	for _, h := range parts {
-		if err != nil || d.readOnly || d.room(0) != nil {
+		if err != nil || d.readOnly || d.Room(0) != nil {
 			break
 		}
 		if !h.list.found {
@@ -239,7 +239,7 @@ func (d *DB) Put(entries ...codec.Entry) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	if d.memory.isFull() {
-		if err := cmp.Or(d.failed, d.room(0)); err != nil {
+		if err := cmp.Or(d.failed, d.Room(0)); err != nil {
 			return err
 		}
 		if err := d.writeTable(); err != nil {
@@ -264,7 +264,7 @@ func (d *DB) flush() error {
 	if len(d.memory.entries) == 0 && len(d.current().unread) == 0 {
 		return nil
 	}
-	if err := cmp.Or(d.failed, d.room(0)); err != nil {
+	if err := cmp.Or(d.failed, d.Room(0)); err != nil {
 		return err
 	}
 	if err := d.writeTable(); err != nil {
@@ -278,9 +278,6 @@ func (d *DB) flush() error {
 	h.publish()
 	return nil
 }
-
-// Room returns an error when the disk has too little space for this many bytes of tables.
-func (d *DB) Room(bytes int64) error { return d.room(bytes) }
 
 // MaxVersion returns the greatest version that was written.
 func (d *DB) MaxVersion() uint64 {

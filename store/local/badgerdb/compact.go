@@ -169,7 +169,7 @@ func (c *compaction) flush(dir string) error {
 	if c.builder.table == nil {
 		return nil
 	}
-	if err := c.d.room(0); err != nil {
+	if err := c.d.Room(0); err != nil {
 		return err
 	}
 	id := uint64(len(c.list.tables) + 1)
@@ -187,7 +187,7 @@ func (c *compaction) begin(from func([]*part) int) error {
 	d := c.d
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	if err := cmp.Or(d.failed, d.room(0)); err != nil {
+	if err := cmp.Or(d.failed, d.Room(0)); err != nil {
 		return err
 	}
 	if err := d.flush(); err != nil {
@@ -204,7 +204,7 @@ func (c *compaction) begin(from func([]*part) int) error {
 	if n == len(full) { // a compaction has come before
 		return nil
 	}
-	if err := d.room(size(full[n:])); err != nil {
+	if err := d.Room(size(full[n:])); err != nil {
 		return err
 	}
 	// Begin a new part, unless a compaction that failed has already begun one.

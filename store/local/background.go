@@ -89,7 +89,7 @@ func (b *background) note() { b.lastRequest.Store(time.Now().UnixNano()) }
 // pacer paces one piece of work after another.
 type pacer struct {
 	b              *background
-	work           func() work // may change
+	work           func() work // its share and credit may change
 	ctx            context.Context
 	from           time.Time
 	since          time.Duration // worked since the last pause

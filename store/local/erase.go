@@ -89,7 +89,7 @@ func (r *remover) purge(ctx context.Context) error {
 	if err := r.archive.RoomToPurge(); err != nil {
 		return err
 	}
-	if !r.turns.takeLong() { // most is moved before alone, so that backups wait less
+	if !r.turns.inVain() { // most events are moved before backups must wait
 		if err := r.archiver.moveTo(ctx, r.journal.Barrier()); err != nil {
 			return err
 		}

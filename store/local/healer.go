@@ -160,8 +160,8 @@ func (h *healer) checkKeys() error {
 	return h.rebuildKeys(err, h.keysLost)
 }
 
-// rebuildKeys rebuilds links and event_ids. A stream of a backup beside it could hold a lock that lost needs,
-// while it waits for the rebuild.
+// rebuildKeys rebuilds links and event_ids. No stream of a backup runs meanwhile: it could wait for
+// the rebuild while it holds a lock that lost needs.
 func (h *healer) rebuildKeys(damage error, lost func([]badgerdb.Range) error) error {
 	h.remover.busy.Lock() // as in replaceArchive
 	defer h.remover.busy.Unlock()

@@ -52,7 +52,8 @@ func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID, before int6
 		if err := r.archiver.moveTo(ctx, upTo); err != nil {
 			return true, err
 		}
-		if _, err := r.rewriteBefore(ctx, m, store.Position{}, store.EndOf(upTo), before); err != nil { // not later ones: the index still has them
+		// Not the events of later chunks: the index still has them.
+		if _, err := r.rewriteBefore(ctx, m, store.Position{}, store.EndOf(upTo), before); err != nil {
 			return true, err
 		}
 	}

@@ -11,8 +11,8 @@ import (
 )
 
 // turns lets streams of backups take turns with purges and with rebuilds of links and event_ids. Streams run beside each
-// other; a purge or a rebuild runs alone. While one waits, no new stream begins: else, with a backup every few seconds, it would
-// wait for ever.
+// other; a purge or a rebuild runs alone. While one waits, no new stream begins: else, with a backup every few seconds, it
+// would wait for ever.
 type turns struct {
 	places *semaphore.Weighted // a stream takes one, a purge or a rebuild all
 	whole  atomic.Int32        // streams of everything, which may take hours
@@ -39,8 +39,8 @@ func (t *turns) stream(ctx context.Context) (end func(), err error) {
 	}, err
 }
 
-// takeLong reports whether streams run that are not waited for.
-func (t *turns) takeLong() bool { return t.whole.Load() > 0 || t.hangs.Load() }
+// inVain reports whether it is in vain to wait for the streams that run.
+func (t *turns) inVain() bool { return t.whole.Load() > 0 || t.hangs.Load() }
 
 // alone begins a purge or a rebuild when all streams have ended. It fails with badgerdb.ErrCopied when that takes long.
 func (t *turns) alone(ctx context.Context) (end func(), err error) {
@@ -48,7 +48,7 @@ func (t *turns) alone(ctx context.Context) (end func(), err error) {
 	if t.places.TryAcquire(allPlaces) {
 		return end, nil
 	}
-	if t.takeLong() {
+	if t.inVain() {
 		return nil, badgerdb.ErrCopied
 	}
 	waiting, cancel := context.WithTimeout(ctx, t.patience)

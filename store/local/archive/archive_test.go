@@ -597,7 +597,7 @@ func removeBetween(a *Archive, m store.MerchantKey, from, to store.Position, kee
 func TestRewritePassesDamagedBlocks(t *testing.T) {
 	a := openArchive(t, t.TempDir())
 	m := merchant(0)
-	const blocks = 3 * removedBlocks
+	const blocks = 3 * blocksAtOnce
 	var entries []codec.Entry
 	for i := range blocks {
 		entries = append(entries, codec.Entry{Key: blockKey{m, store.Position{Seq: uint64(i + 1)}, 0}.append(nil), Value: []byte("no block")})

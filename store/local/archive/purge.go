@@ -37,11 +37,13 @@ func (a *Archive) notePurged() error {
 	return a.flush()
 }
 
-// RoomToPurge returns an error when the disk has too little space for Purge, which would then end Reclaim for nothing.
+// RoomToPurge returns an error when the disk has too little space for Purge. Ask first: a purge that fails later has ended
+// Reclaim, and kept backups waiting, for nothing.
 func (a *Archive) RoomToPurge() error { return a.db.Room(a.db.TableBytes()) }
 
 // Reclaim gives back the space of blocks that were replaced or removed, when it is a quarter of all, and merges the tables
-// of recent runs, when there are many. It calls pace about every MB. It ends early when Purge waits: that rewrites everything anyway.
+// of recent runs, when there are many. It calls pace about every MB. It ends early when Purge waits, because that rewrites
+// everything anyway.
 func (a *Archive) Reclaim(ctx context.Context, pace func()) error {
 	all, dead := a.Sizes()
 	isDead := dead >= max(all/4, databaseSlack)

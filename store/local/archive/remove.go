@@ -14,8 +14,8 @@ import (
 // the first of the events may be removed: call it again. The bytes of removed events stay in the files until Purge, or until
 // compactions happen to drop them.
 
-// removedBlocks is how many blocks RewriteSome reads. Nobody else writes meanwhile.
-const removedBlocks = 100
+// blocksAtOnce is how many blocks RewriteSome reads. Nobody else writes meanwhile.
+const blocksAtOnce = 100
 
 // Remove removes events of a merchant, and returns how many of them it has found. at has their positions, in order: only the
 // blocks that have one are read. It passes blocks that cannot be read to damaged; they stay as they are. It calls pace now
@@ -69,7 +69,7 @@ func (a *Archive) rewriteSome(ctx context.Context, m store.MerchantKey, from, to
 			if err := ctx.Err(); err != nil {
 				return errors.Join(err, r.commit())
 			}
-			if read++; read > removedBlocks {
+			if read++; read > blocksAtOnce {
 				more = true
 				break
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -506,4 +507,24 @@ func TestAPageBesideAnErasure(t *testing.T) {
 		t.Errorf("noted: %+v", x.damage.notes)
 	}
 	closeEngine(t, x.engine)
+}
+
+// While a backup is made, an erasure that waits for it would else fill the log with errors.
+func TestAnErasureThatWaitsForABackupIsNoError(t *testing.T) {
+	var log bytes.Buffer
+	r := &remover{stored: &stored{log: slog.New(slog.NewTextHandler(&log, nil)), opened: ctx}}
+	waits := fmt.Errorf("the bytes of removed events: %w", orWaits(badgerdb.ErrCopied))
+	for _, c := range []struct {
+		err   error
+		level string
+	}{
+		{errors.Join(waits), "INFO"},
+		{errors.Join(waits, errors.New("a file is gone")), "ERROR"},
+		{errors.New("a file is gone"), "ERROR"},
+	} {
+		log.Reset()
+		if r.logFailure("an erasure", c.err); !strings.Contains(log.String(), "level="+c.level) {
+			t.Errorf("%v: %s", c.err, &log)
+		}
+	}
 }

@@ -2,11 +2,14 @@ package local
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/removal"
 	"mtagd/store/rules"
 )
@@ -40,7 +43,7 @@ func (r *remover) run() {
 	r.runner.Keep(r.opened, func(ctx context.Context) (err error) {
 		try := func(what string, task func(context.Context) error) {
 			if failed := r.do(ctx, task); failed != nil && ctx.Err() == nil {
-				r.log.Error(what+" cannot be finished now, and is tried again", "error", failed)
+				r.logFailure(what, failed)
 				err = failed
 			}
 		}
@@ -54,6 +57,21 @@ func (r *remover) run() {
 		}
 		return err
 	})
+}
+
+// logFailure logs what a task could not do. If all its failed steps only wait for a backup, that is no error.
+func (r *remover) logFailure(task string, err error) {
+	steps := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { // by package removal
+		steps = joined.Unwrap()
+	}
+	level := slog.LevelInfo
+	for _, step := range steps {
+		if !errors.Is(step, badgerdb.ErrCopied) {
+			level = slog.LevelError
+		}
+	}
+	r.log.Log(r.opened, level, task+" cannot be finished now, and is tried again", "error", err)
 }
 
 // expiryInterval is the time between two removals of events that are past the retention for rules.ExpiryDelay.

@@ -169,7 +169,7 @@ func (r *remover) rewriteBefore(ctx context.Context, m store.MerchantKey, first,
 		events += removed
 		if err == nil {
 			if err := r.runner.Run(ctx); err != nil && ctx.Err() == nil {
-				r.log.Error("an erasure cannot be finished now, and is tried again", "error", err)
+				r.logFailure("an erasure", err)
 			}
 		}
 		r.busy.Unlock() // a waiting repair goes first

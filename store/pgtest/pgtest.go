@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/url"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 var (
 	server    *Server // of the test binary
 	databases atomic.Int64
+	reused    string // the directory of the socket of its sessions
 )
 
 // Need skips a test where PostgreSQL is not installed, and with -short.
@@ -42,7 +44,10 @@ func Main(m *testing.M, prepare func(url string) error) int {
 		return 1
 	}
 	code := 1
-	if err = errors.Join(server.Exec("CREATE DATABASE prepared"), prepare(server.URL("prepared"))); err == nil {
+	if reused, err = newSessions(server); err == nil {
+		err = errors.Join(server.Exec("CREATE DATABASE prepared"), prepare(server.URL("prepared")))
+	}
+	if err == nil {
 		code = m.Run()
 	}
 	if err = errors.Join(err, server.Close()); err != nil {
@@ -101,14 +106,26 @@ func create(t testing.TB, options string) (url string) {
 	t.Helper()
 	name := fmt.Sprintf("test%d", databases.Add(1))
 	testenv.Check(t, server.Exec("CREATE DATABASE "+name+options))
-	return server.URL(name)
+	return through(reused, server.URL(name))
+}
+
+// through returns the address of a database that leads through a socket in another directory.
+func through(dir, address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		panic(err) // it is of URL
+	}
+	q := u.Query()
+	q.Set("host", dir)
+	u.RawQuery = q.Encode()
+	return u.String()
 }
 
 // empty removes all rows of a database, except those that say which migrations were applied. No connection is left to
 // it. To truncate a table is expensive, so those without a page are left alone.
 func empty(url string) error {
 	return run(url, `DO $$ DECLARE written text; BEGIN
-		PERFORM pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid();
+		PERFORM pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND NOT `+isLeft+`;
 		SELECT string_agg(quote_ident(relname), ', ') INTO written FROM pg_class
 			WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname NOT LIKE 'goose%' AND pg_relation_size(oid) > 0;
 		IF written IS NOT NULL THEN EXECUTE 'TRUNCATE ' || written; END IF;
@@ -121,7 +138,7 @@ func empty(url string) error {
 // give one that is about to end to the next client.
 func EndConnections(url string) error {
 	return run(url, `SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
-		WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`)
+		WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND NOT `+isLeft)
 }
 
 // run runs statements, one by one.

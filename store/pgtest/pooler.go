@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,7 +18,7 @@ import (
 
 // Pooler starts PgBouncer in front of the databases of Database, and returns the function that makes the address of a
 // database one that leads through it. mode is its pool_mode. The test is skipped where PgBouncer is not installed.
-func Pooler(t testing.TB, mode string) (through func(address string) string) {
+func Pooler(t testing.TB, mode string) func(address string) string {
 	t.Helper()
 	Need(t)
 	path := testenv.Program(t, "pgbouncer")
@@ -61,21 +60,14 @@ server_check_delay = 0
 			t.Logf("%s", out.Bytes())
 		}
 	})
-	through = func(address string) string {
-		u, err := url.Parse(address)
-		testenv.Check(t, err)
-		q := u.Query()
-		q.Set("host", pooler.dir)
-		u.RawQuery = q.Encode()
-		return u.String()
-	}
+	pooled := func(address string) string { return through(pooler.dir, address) }
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
-		conn, err := pgx.Connect(ctx, through(server.URL("postgres")))
+		conn, err := pgx.Connect(ctx, pooled(server.URL("postgres")))
 		if err == nil {
 			testenv.Check(t, conn.Close(ctx))
-			return through
+			return pooled
 		}
 		if ctx.Err() != nil {
 			t.Fatalf("pgbouncer does not answer: %v: %s", err, out.Bytes())

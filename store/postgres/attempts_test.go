@@ -478,24 +478,24 @@ func TestTransactionsThatWriteHaveTheirOwnIsolation(t *testing.T) {
 // Only after a connection failure are the other connections not used again.
 func TestASerializationFailureKeepsTheConnections(t *testing.T) {
 	s := newShop(t, Options{})
-	processes := func() (pids []uint32) { // of the connections that the pool hands out
+	conns := func() (all []*pgx.Conn) { // that the pool hands out
 		var held []*pgxpool.Conn
 		for range 6 {
 			session, err := s.db.Pool.Acquire(t.Context())
 			testenv.Check(t, err)
 			held = append(held, session)
-			pids = append(pids, session.Conn().PgConn().PID())
+			all = append(all, session.Conn())
 		}
 		for _, session := range held {
 			session.Release()
 		}
-		return pids
+		return all
 	}
 	for _, c := range []struct {
 		code string
 		kept bool
 	}{{"40001", true}, {"08006", false}} {
-		before, calls := processes(), 0
+		before, calls := conns(), 0
 		if err := s.db.Attempt(t.Context(), func() error {
 			if calls++; calls == 1 {
 				return &pgconn.PgError{Severity: "ERROR", Code: c.code}
@@ -504,9 +504,9 @@ func TestASerializationFailureKeepsTheConnections(t *testing.T) {
 		}); err != nil || calls != 2 {
 			t.Errorf("a read that fails once with %s: %d calls, %v", c.code, calls, err)
 		}
-		for _, pid := range processes() {
-			if slices.Contains(before, pid) != c.kept {
-				t.Errorf("after %s the pool hands out a connection to process %d; before to %d", c.code, pid, before)
+		for _, conn := range conns() {
+			if slices.Contains(before, conn) != c.kept {
+				t.Errorf("after %s the pool hands out the connection %p; before %p", c.code, conn, before)
 			}
 		}
 	}

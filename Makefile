@@ -47,15 +47,16 @@ RACE = $(shell command -v $$($(GO) env CC) >/dev/null && echo -race)
 # On a disk, tests would mostly wait for syncs. So their directories are in /dev/shm, if that has 4 GB left and may run programs.
 # A FUSE file system stands in for a disk that fails. The test binaries are large, and stay on disk (GOTMPDIR). T.TempDir
 # would use GOTMPDIR, too, so the tests run without it. Without atexit_sleep_ms, the race detector would sleep for a second at
-# the end of each. With GOGC, the compiler and the linker collect garbage less often, but not the tests. -pgo=off ignores the
-# profile in cmd/mtagd: with it, every package would be compiled twice. -vet=off, because vet looks at everything.
+# the end of each. With no_huge_pages_for_shadow=0, its memory comes in large pages: on a virtual machine, each page costs it
+# some microseconds. -pgo=off ignores the profile in cmd/mtagd: with it, every package would be compiled twice. -vet=off,
+# because vet looks at everything.
 # -ldflags=-w, because linking is much faster without tables for a debugger. With -trimpath, and without cgo where the
 # race detector is off, packages are compiled as in TestRelease and in other clones: the cache has them already.
 MEMORY = $(shell if test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 2>/dev/null && ! grep -q ' /dev/shm .*noexec' /proc/mounts; \
 	then echo /dev/shm; else echo "$${TMPDIR:-/tmp}"; fi)
 
-GO_ENV = GORACE=atexit_sleep_ms=50 GOGC=400 GOTMPDIR=$(or $(TMPDIR),/tmp) TMPDIR=$(MEMORY) GOFLAGS="$$($(GO) env GOFLAGS) -trimpath -pgo=off"
-TEST_FLAGS = -vet=off -ldflags=-w -timeout 30m -exec 'env -u GOTMPDIR -u GOGC'
+GO_ENV = GORACE="atexit_sleep_ms=50 no_huge_pages_for_shadow=0" GOTMPDIR=$(or $(TMPDIR),/tmp) TMPDIR=$(MEMORY) GOFLAGS="$$($(GO) env GOFLAGS) -trimpath -pgo=off"
+TEST_FLAGS = -vet=off -ldflags=-w -timeout 30m -exec 'env -u GOTMPDIR'
 TEST = CGO_ENABLED=0 $(GO_ENV) $(GO) test $(TEST_FLAGS)
 TEST_RACE = $(if $(RACE),$(GO_ENV) $(GO) test $(RACE) $(TEST_FLAGS),$(TEST))
 

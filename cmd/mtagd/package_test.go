@@ -298,7 +298,7 @@ func testPackage(t *testing.T, binary, zsh string, install, upgrade, remove, pur
 		cmd := d.command("setpriv", "--reuid=mtagd", "--regid=mtagd", "--clear-groups", "sh", "-c",
 			"LISTEN_PID=$$ exec mtagd serve --config /etc/mtagd.yaml")
 		cmd.ExtraFiles = []*os.File{socket}
-		cmd.Env = append(os.Environ(), debianPath, "LISTEN_FDS=1", "LISTEN_FDNAMES=http", "GORACE="+noExitSleep)
+		cmd.Env = append(os.Environ(), debianPath, "LISTEN_FDS=1", "LISTEN_FDNAMES=http", "GORACE="+raceOptions)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}

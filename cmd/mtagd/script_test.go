@@ -72,7 +72,7 @@ func TestScripts(t *testing.T) {
 					env.T().Fatal(err)
 				}
 			})
-			env.Setenv("GORACE", noExitSleep)
+			env.Setenv("GORACE", raceOptions)
 			env.Setenv("DATA", filepath.Join(env.WorkDir, "data"))
 			env.Setenv("RESOLVER", resolver.address)
 			_, port, err := net.SplitHostPort(resolver.address)

@@ -23,12 +23,13 @@ import (
 // TestMain makes this test binary serve as mtagd, too: when the tests run the command "mtagd", it is the real program
 // in its own process.
 func TestMain(m *testing.M) {
-	// Under the race detector, a process sleeps for a second before it exits. Turn that off.
-	os.Setenv("GORACE", noExitSleep)
+	os.Setenv("GORACE", raceOptions)
 	testscript.Main(m, map[string]func(){"mtagd": main})
 }
 
-const noExitSleep = "atexit_sleep_ms=0"
+// raceOptions are for processes under the race detector: they do not sleep for a second before they exit, and their memory
+// comes in large pages.
+const raceOptions = "atexit_sleep_ms=0 no_huge_pages_for_shadow=0"
 
 // The hosts of a service under test.
 const (

@@ -80,7 +80,11 @@ type level struct {
 type Key uint64
 
 // NewBuckets returns buckets that are all full, and of this node alone.
-func NewBuckets() *Buckets { return &Buckets{own: maphash.MakeSeed()} }
+func NewBuckets() *Buckets {
+	b := new(Buckets) // a literal could fill its 2.5 MiB with zeros once more
+	b.own = maphash.MakeSeed()
+	return b
+}
 
 // Key returns the key of a name. Names of different kinds have different keys.
 func (b *Buckets) Key(kind byte, name string) Key {

@@ -19,7 +19,7 @@ import (
 var (
 	server    *Server // of the test binary
 	databases atomic.Int64
-	reused    string // the directory of the socket of its sessions
+	reused    *sessions // of server
 )
 
 // Need skips a test where PostgreSQL is not installed, and with -short.
@@ -106,7 +106,7 @@ func create(t testing.TB, options string) (url string) {
 	t.Helper()
 	name := fmt.Sprintf("test%d", databases.Add(1))
 	testenv.Check(t, server.Exec("CREATE DATABASE "+name+options))
-	return through(reused, server.URL(name))
+	return through(reused.dir, server.URL(name))
 }
 
 // through returns the address of a database that leads through a socket in another directory.

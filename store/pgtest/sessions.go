@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -19,10 +20,11 @@ import (
 // has left, if there is one: a new session costs the server a process, whose caches are empty. Clients do not notice: they
 // get the process id and the parameters of their session.
 type sessions struct {
+	dir    string // has the socket
 	server string // the path of the server's socket
 
 	mu   sync.Mutex
-	left map[string][]*session // by the startup message of those who began them
+	left map[string][]*session // by the parameters that they began with
 }
 
 // session is a session of the server.
@@ -55,16 +57,15 @@ const (
 const socketName = ".s.PGSQL.5432"
 
 // newSessions listens in a new directory of the server.
-func newSessions(s *Server) (dir string, err error) {
-	dir = filepath.Join(s.dir, "sessions")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return "", err
+func newSessions(s *Server) (*sessions, error) {
+	k := &sessions{dir: filepath.Join(s.dir, "sessions"), server: filepath.Join(s.dir, socketName), left: map[string][]*session{}}
+	if err := os.Mkdir(k.dir, 0o700); err != nil {
+		return nil, err
 	}
-	listener, err := net.Listen("unix", filepath.Join(dir, socketName))
+	listener, err := net.Listen("unix", filepath.Join(k.dir, socketName))
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	k := &sessions{server: filepath.Join(s.dir, socketName), left: map[string][]*session{}}
 	go func() {
 		for {
 			client, err := listener.Accept()
@@ -77,7 +78,7 @@ func newSessions(s *Server) (dir string, err error) {
 			}()
 		}
 	}()
-	return dir, nil
+	return k, nil
 }
 
 // serve serves a client until it leaves, or until its session ends.
@@ -90,10 +91,12 @@ func (k *sessions) serve(client net.Conn) error {
 	if err != nil {
 		return err
 	}
-	if _, ok := first.(*pgproto3.StartupMessage); !ok { // it wants another client's query to be cancelled
+	message, ok := first.(*pgproto3.StartupMessage)
+	if !ok { // it wants another client's query to be cancelled
 		return k.cancel(startup)
 	}
-	s, err := k.session(startup)
+	parameters := fmt.Sprint(message.Parameters)
+	s, err := k.session(parameters, startup)
 	if err != nil {
 		return err
 	}
@@ -120,7 +123,7 @@ func (k *sessions) serve(client net.Conn) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.left[string(startup)] = append(k.left[string(startup)], s)
+	k.left[parameters] = append(k.left[parameters], s)
 	return nil
 }
 
@@ -136,16 +139,16 @@ func (k *sessions) cancel(request []byte) error {
 }
 
 // session returns a session that was left, or a new one. The server may have ended what was left.
-func (k *sessions) session(startup []byte) (*session, error) {
+func (k *sessions) session(parameters string, startup []byte) (*session, error) {
 	for {
 		k.mu.Lock()
-		left := k.left[string(startup)]
+		left := k.left[parameters]
 		if len(left) == 0 {
 			k.mu.Unlock()
 			break
 		}
 		s := left[len(left)-1]
-		k.left[string(startup)] = left[:len(left)-1]
+		k.left[parameters] = left[:len(left)-1]
 		k.mu.Unlock()
 		err := s.SetReadDeadline(time.Now().Add(time.Millisecond))
 		if err == nil {

@@ -89,6 +89,10 @@ func newService(t testing.TB) *service {
 			io.WriteString(w, page) // a browser that has gone needs no page
 			return
 		}
+		// Else the answer closes the request's body, and breaks off if the proxy has not seen the end of that yet.
+		if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+			panic(err)
+		}
 		proxy.ServeHTTP(w, r)
 	}))
 	t.Cleanup(func() {

@@ -27,7 +27,7 @@ release: node
 # sets, nothing may be missing.
 needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells gnuplot
 
-# Tests often wait for browsers or servers, so four packages run at a time on a machine with two cores; with more, they would
+# Tests often wait for browsers or servers, so five packages run at a time on a machine with two cores; with more, they would
 # get in each other's way. FIRST are the packages that take longest: if they started last, one core would be idle at the end.
 #
 # The race detector makes a test five to ten times as expensive, so it is on only where goroutines meet. It is off
@@ -35,13 +35,13 @@ needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells gn
 #   for DRILL_TESTS: tests of the packages DRILLED that damage, kill, compare or compute, in one goroutine. The race detector skips
 #   them (testenv.Drill);
 #   for COMMANDS: tests of PROGRAM that send it one command or request after the other, or run other programs, such as PostgreSQL or
-#   promtool, and TestChaos, where what two nodes do at once is tested elsewhere. Its other tests, such as load tests, use it.
+#   promtool. Its other tests, such as load tests, use it.
 PROGRAM = ./cmd/mtagd
 FIRST = $(PROGRAM) ./store/storetest ./store/postgres ./partnerapi/delivery ./store/local
 PLAIN = mtagd/edge/sdk mtagd/partnerapi/console mtagd/partnerapi/openapi mtagd/bench/tags
 DRILL_TESTS = ^TestDrill|Allocates$$|^TestConformance$$/./^(Listing|Summary)$$
 DRILLED = $(sort $(dir $(shell grep -rlE 'testenv\.(Drill|Race)' --include='*_test.go' --exclude-dir=node_modules .)))
-COMMANDS = ^Test(Chaos|Scripts|Release|AFullDisk|Doctor|Dev.*|Demo.*|InstallGuide|InitRefuses|ReadmeCommands|Completion|ManPages|Browser.*|ConsoleOverTLS|Guides|MetricsOfGuides.*|SocketsThat.*|Cluster|ANodeThatIsKilled.*|OneAddressStores.*|TheStoreMust.*|TagReadShows.*|Preverify.*|PlainHTTPRedirects.*|ServeWarns.*|UnderSystemd|Unit.*|DockerfileHealthCheck|ExampleConfiguration|KubernetesManifests|ComposeFile|DeployScripts|AlertRules|AlertsFile|Dashboard|TheMemoryLimit.*|AllThreads.*)$$
+COMMANDS = ^Test(Scripts|Release|AFullDisk|Doctor|Dev.*|Demo.*|InstallGuide|InitRefuses|ReadmeCommands|Completion|ManPages|Browser.*|ConsoleOverTLS|Guides|MetricsOfGuides.*|SocketsThat.*|Cluster|ANodeThatIsKilled.*|OneAddressStores.*|TheStoreMust.*|TagReadShows.*|Preverify.*|PlainHTTPRedirects.*|ServeWarns.*|UnderSystemd|Unit.*|DockerfileHealthCheck|ExampleConfiguration|KubernetesManifests|ComposeFile|DeployScripts|AlertRules|AlertsFile|Dashboard|TheMemoryLimit.*|AllThreads.*)$$
 RACE = $(shell command -v $$($(GO) env CC) >/dev/null && echo -race)
 
 # On a disk, tests would mostly wait for syncs. So their directories are in /dev/shm, if that has 4 GB left and may run programs.
@@ -67,7 +67,7 @@ test: needs
 	{ CGO_ENABLED=0 $(GO_ENV) $(GO) list -export -test -deps $(PLAIN) $(PROGRAM) $(DRILLED) >$$out/compiled 2>&1; \
 	{ $(TEST) -p 1 $(PLAIN) || touch $$out/failed; } & \
 	{ $(TEST) -p 1 -run '$(DRILL_TESTS)|$(COMMANDS)' $(PROGRAM) $(DRILLED) || touch $$out/failed; }; wait; } & \
-	$(TEST_RACE) -p 2 -skip '$(COMMANDS)' $(FIRST) $(filter-out $(PLAIN),$(shell $(GO) list ./...)) || touch $$out/failed; \
+	$(TEST_RACE) -p 3 -skip '$(COMMANDS)' $(FIRST) $(filter-out $(PLAIN),$(shell $(GO) list ./...)) || touch $$out/failed; \
 	wait; } | tee $$out/log; \
 	echo "What took longest, in seconds:"; awk '($$1 == "ok" || $$1 == "FAIL") && $$3 ~ /s$$/ { print $$3, $$2 }' $$out/log | sort -rn | head -n 10; \
 	test -n "$(RACE)" || echo "no C compiler: the race detector was off" >>$$out/skipped; \

@@ -81,7 +81,7 @@ type Key uint64
 
 // NewBuckets returns buckets that are all full, and of this node alone.
 func NewBuckets() *Buckets {
-	b := new(Buckets) // a literal could fill its 2.5 MiB with zeros once more
+	b := new(Buckets) // a literal that leaves out fields may write zeros to its 2.5 MiB once more
 	b.own = maphash.MakeSeed()
 	return b
 }

@@ -62,7 +62,7 @@ func (r *remover) run() {
 // logFailure logs what a task could not do. If all its failed steps only wait for a backup, that is no error.
 func (r *remover) logFailure(task string, err error) {
 	steps := []error{err}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { // by package removal
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { // errors.Join of package removal
 		steps = joined.Unwrap()
 	}
 	level := slog.LevelInfo

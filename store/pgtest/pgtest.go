@@ -121,8 +121,8 @@ func through(dir, address string) string {
 	return u.String()
 }
 
-// empty removes all rows of a database, except those that say which migrations were applied. No connection is left to
-// it. To truncate a table is expensive, so those without a page are left alone.
+// empty removes all rows of a database, except those that say which migrations were applied. No client is left to
+// it: only sessions that wait for the next one. To truncate a table is expensive, so those without a page are left alone.
 func empty(url string) error {
 	return run(url, `DO $$ DECLARE written text; BEGIN
 		PERFORM pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND NOT `+isLeft+`;
@@ -131,10 +131,10 @@ func empty(url string) error {
 		IF written IS NOT NULL THEN EXECUTE 'TRUNCATE ' || written; END IF;
 		PERFORM setval(oid, 1, false) FROM pg_class
 			WHERE relkind = 'S' AND relnamespace = 'public'::regnamespace AND relname NOT LIKE 'goose%';
-	END $$`)
+	END $$`, flush)
 }
 
-// EndConnections ends all connections to a database, as a network cut does. It waits until they have ended: a pooler would
+// EndConnections ends the connections of all clients of a database, as a network cut does. It waits until they have ended: a pooler would
 // give one that is about to end to the next client.
 func EndConnections(url string) error {
 	return run(url, `SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity

@@ -9,34 +9,37 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// sessions are a socket in front of a server. A client that connects to it gets a session of the server that another client
-// has left, if there is one: a new session costs the server a process, whose caches are empty. Clients do not notice: they
-// get the process id and the parameters of their session.
+// sessions listens on a socket in front of a server. A client that connects to it gets a session of the server that another
+// client has left, if there is one: a new session costs the server a process, whose caches are empty. Clients do not notice:
+// they get the process id and the parameters of their session. But what ALTER DATABASE or ALTER ROLE has set since a session
+// began does not reach it.
 type sessions struct {
 	dir    string // has the socket
 	server string // the path of the server's socket
 
 	mu   sync.Mutex
-	left map[string][]*session // by the parameters that they began with
+	left []*session // the one that was left last is at the end
 }
+
+// maxLeft is far below the server's max_connections. When more sessions are left, the oldest ends.
+const maxLeft = 60
 
 // session is a session of the server.
 type session struct {
 	net.Conn
+	startup string        // the message that it began with
 	in      *bufio.Reader // of Conn
-	welcome []byte        // what the server has answered to the startup message
+	welcome []byte        // what the server has answered to startup
 
-	asked      atomic.Int64 // messages that the server answers with ReadyForQuery
-	ready      int64        // ReadyForQuery messages
-	outside    bool         // the last of them was outside a transaction
-	incomplete bool         // the client has sent messages since the last one that asked
+	asked, ready int  // messages of the client that ReadyForQuery answers; its answers
+	incomplete   bool // the client has sent messages since the last one that asked
 }
 
 // The messages that are looked at, by their type.
@@ -46,19 +49,25 @@ const (
 	syncMessage   = 'S'
 	terminate     = 'X'
 	readyForQuery = 'Z'
+	errorResponse = 'E'
 )
 
-// reset is what a session that was left runs, and is then idle. isLeft is the condition for it.
+// reset removes what a client has set, prepared, locked or created. It is the last statement of a session that waits for a
+// client, and isLeft finds those in pg_stat_activity. They include those with a client that has not sent anything yet.
 const (
-	reset  = "DISCARD ALL"
+	reset  = "DISCARD ALL -- for the next client"
 	isLeft = "(state = 'idle' AND query = '" + reset + "')"
 )
+
+// flush adds what a session has done to the server's statistics, where it could else come while another test looks at them.
+// Servers before PostgreSQL 15 lack the function.
+const flush = `DO $$ BEGIN PERFORM pg_stat_force_next_flush(); EXCEPTION WHEN undefined_function THEN END $$`
 
 const socketName = ".s.PGSQL.5432"
 
 // newSessions listens in a new directory of the server.
 func newSessions(s *Server) (*sessions, error) {
-	k := &sessions{dir: filepath.Join(s.dir, "sessions"), server: filepath.Join(s.dir, socketName), left: map[string][]*session{}}
+	k := &sessions{dir: filepath.Join(s.dir, "sessions"), server: filepath.Join(s.dir, socketName)}
 	if err := os.Mkdir(k.dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -87,16 +96,18 @@ func (k *sessions) serve(client net.Conn) error {
 	if err != nil {
 		return err
 	}
-	startup, err := first.Encode(nil)
+	message, err := first.Encode(nil)
 	if err != nil {
 		return err
 	}
-	message, ok := first.(*pgproto3.StartupMessage)
-	if !ok { // it wants another client's query to be cancelled
-		return k.cancel(startup)
+	switch first.(type) {
+	case *pgproto3.StartupMessage:
+	case *pgproto3.CancelRequest:
+		return k.cancel(message)
+	default:
+		return fmt.Errorf("a client begins with %T", first)
 	}
-	parameters := fmt.Sprint(message.Parameters)
-	s, err := k.session(parameters, startup)
+	s, err := k.session(fmt.Sprint(first), message) // Encode writes parameters in any order
 	if err != nil {
 		return err
 	}
@@ -111,23 +122,29 @@ func (k *sessions) serve(client net.Conn) error {
 		}
 		ended <- err
 	}()
-	_ = forward(s, bufio.NewReader(client), s.asks) // the client leaves
+	if err := forward(s, bufio.NewReader(client), s.asks); err != nil { // without Terminate: the client or the session has ended
+		return errors.Join(err, s.Conn.(*net.UnixConn).CloseWrite(), <-ended, s.Close())
+	}
 	if err := s.SetReadDeadline(time.Unix(0, 1)); err != nil {
 		return errors.Join(err, s.Close(), <-ended)
 	}
-	if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) || s.incomplete || !s.outside || s.ready != s.asked.Load() {
+	if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) || s.incomplete || s.ready != s.asked {
 		return errors.Join(err, s.Close())
 	}
-	if err := s.reset(); err != nil {
+	if err := s.run(flush, reset); err != nil { // as in a transaction
 		return errors.Join(err, s.Close())
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.left[parameters] = append(k.left[parameters], s)
+	if k.left = append(k.left, s); len(k.left) > maxLeft {
+		oldest := k.left[0]
+		k.left = k.left[1:]
+		return oldest.Close()
+	}
 	return nil
 }
 
-// cancel passes on a request to cancel a query, and waits until the server has seen to it.
+// cancel passes on a request to cancel a query, and waits until the server has sent the signal.
 func (k *sessions) cancel(request []byte) error {
 	server, err := net.Dial("unix", k.server)
 	if err != nil {
@@ -138,33 +155,20 @@ func (k *sessions) cancel(request []byte) error {
 	return errors.Join(err, ended, server.Close())
 }
 
-// session returns a session that was left, or a new one. The server may have ended what was left.
-func (k *sessions) session(parameters string, startup []byte) (*session, error) {
-	for {
-		k.mu.Lock()
-		left := k.left[parameters]
-		if len(left) == 0 {
-			k.mu.Unlock()
-			break
+// session returns a session that was left, or a new one.
+func (k *sessions) session(startup string, message []byte) (*session, error) {
+	for s := k.take(startup); s != nil; s = k.take(startup) {
+		if s.run(reset) == nil {
+			return s, nil
 		}
-		s := left[len(left)-1]
-		k.left[parameters] = left[:len(left)-1]
-		k.mu.Unlock()
-		err := s.SetReadDeadline(time.Now().Add(time.Millisecond))
-		if err == nil {
-			_, err = s.in.Peek(1)
-		}
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return s, s.SetReadDeadline(time.Time{})
-		}
-		_ = s.Close()
+		_ = s.Close() // the server has ended it
 	}
 	conn, err := net.Dial("unix", k.server)
 	if err != nil {
 		return nil, err
 	}
-	s := &session{Conn: conn, in: bufio.NewReader(conn)}
-	if _, err := conn.Write(startup); err != nil {
+	s := &session{Conn: conn, startup: startup, in: bufio.NewReader(conn)}
+	if _, err := conn.Write(message); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	err = s.read(func(message []byte) { s.welcome = append(s.welcome, message...) })
@@ -174,24 +178,41 @@ func (k *sessions) session(parameters string, startup []byte) (*session, error) 
 	return s, nil // if the server has refused it, the client is told why, and then sees its end
 }
 
-// reset makes a session as good as new.
-func (s *session) reset() error {
-	message, err := (&pgproto3.Query{String: reset}).Encode(nil)
-	if err != nil {
-		return err
+// take takes a session from those that were left; nil: there is none.
+func (k *sessions) take(startup string) *session {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i, s := range slices.Backward(k.left) {
+		if s.startup == startup {
+			k.left = slices.Delete(k.left, i, i+1)
+			return s
+		}
 	}
+	return nil
+}
+
+// run runs statements for which no client waits.
+func (s *session) run(statements ...string) error {
 	if err := s.SetReadDeadline(time.Time{}); err != nil {
 		return err
 	}
-	if _, err := s.Write(message); err != nil {
-		return err
+	s.asked, s.ready = 0, 0
+	for _, sql := range statements {
+		message, err := (&pgproto3.Query{String: sql}).Encode(nil)
+		if err != nil {
+			return err
+		}
+		if _, err := s.Write(message); err != nil {
+			return err
+		}
+		if err := s.read(func([]byte) {}); err != nil {
+			return err
+		}
 	}
-	s.asked.Store(0)
-	s.ready = 0
-	return s.read(func([]byte) {})
+	return nil
 }
 
-// read passes messages of the server to each, up to ReadyForQuery.
+// read passes messages of the server to each, up to ReadyForQuery or an error.
 func (s *session) read(each func(message []byte)) error {
 	var message []byte
 	for {
@@ -200,9 +221,11 @@ func (s *session) read(each func(message []byte)) error {
 			return err
 		}
 		each(message)
-		if message[0] == readyForQuery {
-			s.outside = true
+		switch message[0] {
+		case readyForQuery:
 			return nil
+		case errorResponse:
+			return errors.New("the server answers with an error")
 		}
 	}
 }
@@ -211,18 +234,17 @@ func (s *session) read(each func(message []byte)) error {
 func (s *session) answers(message []byte) (more bool) {
 	if message[0] == readyForQuery {
 		s.ready++
-		s.outside = message[5] == 'I'
 	}
 	return true
 }
 
-// asks notes a message of the client, and reports whether it does not leave.
+// asks notes a message of the client. more is false for Terminate.
 func (s *session) asks(message []byte) (more bool) {
 	switch message[0] {
 	case terminate:
 		return false
 	case query, functionCall, syncMessage:
-		s.asked.Add(1)
+		s.asked++
 		s.incomplete = false
 	default:
 		s.incomplete = true
@@ -247,7 +269,7 @@ func forward(to io.Writer, from *bufio.Reader, each func(message []byte) (more b
 	}
 }
 
-// readMessage reads a message into the bytes of another. After ErrDeadlineExceeded, none of it was read.
+// readMessage reads a message into the memory of into. After ErrDeadlineExceeded, none of it was read.
 func readMessage(into []byte, from *bufio.Reader) ([]byte, error) {
 	const header = 5 // the type, and the length of the rest with itself
 	head, err := from.Peek(header)

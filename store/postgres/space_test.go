@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"mtagd/store"
-	"mtagd/store/pgtest"
 	"mtagd/store/postgres/write"
 	"mtagd/store/testenv"
 )
@@ -68,7 +67,7 @@ func TestEventsTakeNoMoreThanTheSize(t *testing.T) {
 // what the database has.
 func TestLinksTakeNoMoreThanTheSize(t *testing.T) {
 	const size = 64 << 10
-	s := newShopOn(t, pgtest.EmptyDatabase(t), Options{Size: size}) // the server's statistics of a database that others have used come late
+	s := newShop(t, Options{Size: size})
 	made := 0
 	for ; made < size/write.LinkCost; made++ {
 		var who store.Identity

@@ -302,7 +302,7 @@ func TestHiddenEventsAreNotMissing(t *testing.T) {
 	until(t, "tables are merged", func() bool { return !e.archiver.reclaiming.Load() })
 	key := keyOf(t, m)
 	first := true
-	if _, _, _, err := e.archive.RewriteSome(ctx, key, store.Position{}, endOfTime, func(archive.Event) bool {
+	if _, _, _, err := e.archive.RewriteSome(ctx, key, store.Position{}, endOfTime, nil, func(archive.Event) bool {
 		was := first
 		first = false
 		return !was // one event is missing indeed

@@ -2,7 +2,6 @@ package local
 
 import (
 	"context"
-	"iter"
 	"log/slog"
 	"maps"
 	"math"
@@ -15,14 +14,9 @@ import (
 	"mtagd/store/local/rank"
 )
 
-const (
-	// maxExpired is how many positions of expired events are held in memory. If a merchant has more, all of its blocks
-	// are read instead.
-	maxExpired = 200_000
-
-	// neighbourGap is the longest time (µs) between the receipt of two events that are neighbours.
-	neighbourGap = uint64(10 * time.Minute / time.Microsecond)
-)
+// maxExpired is how many positions of expired events are held in memory. If a merchant has more, all of its blocks are read
+// instead.
+const maxExpired = 200_000
 
 // ExpireOf implements removal.Engine.
 func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID, before int64) (some bool, err error) {
@@ -53,7 +47,7 @@ func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID, before int6
 			return true, err
 		}
 		// Not the events of later chunks: the index still has them.
-		if _, err := r.rewriteBefore(ctx, m, store.Position{}, store.EndOf(upTo), before); err != nil {
+		if _, err := r.rewriteBefore(ctx, m, store.Position{}, store.EndOf(upTo), nil, before); err != nil {
 			return true, err
 		}
 	}
@@ -129,18 +123,16 @@ func (r *remover) expireKnown(ctx context.Context, m store.MerchantKey, from int
 	if err != nil {
 		return false, 0, err
 	}
-	slices.SortFunc(positions, store.Position.Compare)
-	parts := neighbours(positions)
-	if total > maxExpired {
-		parts = slices.Values([][]store.Position{{{}, endOfTime}})
-	}
 	removed := uint64(0)
-	for near := range parts {
-		n, err := r.rewriteBefore(ctx, m, near[0], near[len(near)-1], from)
-		if err != nil {
+	if total > 0 {
+		slices.SortFunc(positions, store.Position.Compare)
+		first, last := positions[0], positions[len(positions)-1]
+		if total > maxExpired {
+			first, last, positions = store.Position{}, endOfTime, nil
+		}
+		if removed, err = r.rewriteBefore(ctx, m, first, last, positions, from); err != nil {
 			return false, 0, err
 		}
-		removed += n
 	}
 	defer r.change(m)(0) // 0: the removed events are counted already
 	boundary := r.archive.Boundary()
@@ -154,14 +146,14 @@ func (r *remover) expireKnown(ctx context.Context, m store.MerchantKey, from int
 	return left, upTo, err
 }
 
-// rewriteBefore removes the events of a merchant from the archive that are before a time and between two positions. It
-// takes long. So it makes many small changes, and runs new erasures in between. The caller holds busy.
-func (r *remover) rewriteBefore(ctx context.Context, m store.MerchantKey, first, last store.Position, from int64) (events uint64, err error) {
+// rewriteBefore removes the events of a merchant from the archive that are before a time and between two positions; at as in
+// archive.RewriteSome. It takes long. So it makes many small changes, and runs new erasures in between. The caller holds busy.
+func (r *remover) rewriteBefore(ctx context.Context, m store.MerchantKey, first, last store.Position, at []store.Position, from int64) (events uint64, err error) {
 	pace := r.background.pace(expireWork)
 	for more := true; more && err == nil; {
 		done := r.change(m)
 		var removed uint64
-		removed, first, more, err = r.archive.RewriteSome(ctx, m, first, last, func(stored archive.Event) bool {
+		removed, first, more, err = r.archive.RewriteSome(ctx, m, first, last, at, func(stored archive.Event) bool {
 			event, err := journal.DecodeBody(m, stored.Position, stored.Body)
 			return err != nil || event.Time >= from
 		}, r.damaged)
@@ -177,22 +169,6 @@ func (r *remover) rewriteBefore(ctx context.Context, m store.MerchantKey, first,
 		r.busy.Lock()
 	}
 	return events, err
-}
-
-// neighbours splits sorted positions at gaps of more than neighbourGap. Neighbours are rewritten together.
-func neighbours(positions []store.Position) iter.Seq[[]store.Position] {
-	return func(yield func([]store.Position) bool) {
-		for len(positions) > 0 {
-			n := 1
-			for n < len(positions) && positions[n].Seq-positions[n-1].Seq <= neighbourGap {
-				n++
-			}
-			if !yield(positions[:n]) {
-				return
-			}
-			positions = positions[n:]
-		}
-	}
 }
 
 // expired returns how many events of a merchant are before a time, and the positions of up to n of them.

@@ -131,7 +131,7 @@ func TestRetentionRemovesEvents(t *testing.T) {
 	m, err := store.NewMerchantKey(x.shop.ID)
 	testenv.Check(t, err)
 	if err := x.remover.do(ctx, func(ctx context.Context) error {
-		_, err := x.remover.rewriteBefore(ctx, m, store.Position{}, endOfTime, x.retainedFrom(x.shop.ID))
+		_, err := x.remover.rewriteBefore(ctx, m, store.Position{}, endOfTime, nil, x.retainedFrom(x.shop.ID))
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -254,7 +254,7 @@ func (x *expiring) expireHalf(from string) {
 		before := x.retainedFrom(x.shop.ID)
 		testenv.Check(x.t, errors.Join(x.remover.setExpiring(x.shop.ID, before), x.archiver.moveTo(ctx, x.journal.Committed())))
 		if from == "archive" {
-			_, err := x.remover.rewriteBefore(ctx, m, store.Position{}, endOfTime, before)
+			_, err := x.remover.rewriteBefore(ctx, m, store.Position{}, endOfTime, nil, before)
 			return err
 		}
 		return x.index.withIndex(func(index *usedIndex) error {

@@ -587,7 +587,7 @@ func TestDrillRemovedPositionsAreGone(t *testing.T) {
 func removeBetween(a *Archive, m store.MerchantKey, from, to store.Position, keep func(Event) bool, damaged func(Damage)) (removed uint64, err error) {
 	for more := true; more && err == nil; {
 		var some uint64
-		some, from, more, err = a.RewriteSome(ctx, m, from, to, keep, damaged)
+		some, from, more, err = a.RewriteSome(ctx, m, from, to, nil, keep, damaged)
 		removed += some
 	}
 	return removed, err

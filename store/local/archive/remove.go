@@ -29,29 +29,19 @@ func (a *Archive) Remove(ctx context.Context, m store.MerchantKey, at []store.Po
 		return 0, nil
 	}
 	from, to := at[0], at[len(at)-1]
-	skip := func(p store.Position) store.Position { // p is not after to
-		i, _ := slices.BinarySearchFunc(at, p, store.Position.Compare)
-		return at[i]
-	}
 	for more := true; more && err == nil; pace() {
 		var some uint64
-		some, from, more, err = a.rewriteSome(ctx, m, from, to, skip, keep, damaged)
+		some, from, more, err = a.RewriteSome(ctx, m, from, to, at, keep, damaged)
 		removed += some
 	}
 	return removed, err
 }
 
 // RewriteSome removes the events of a merchant from the position from to the position to, both included, for which keep
-// returns false, but only of the next few blocks: if more is true, the next call begins at after. It returns how many these
-// are. It passes blocks that cannot be read to damaged; they stay as they are.
-func (a *Archive) RewriteSome(ctx context.Context, m store.MerchantKey, from, to store.Position, keep func(Event) bool,
-	damaged func(Damage)) (removed uint64, after store.Position, more bool, err error) {
-	return a.rewriteSome(ctx, m, from, to, func(p store.Position) store.Position { return p }, keep, damaged)
-}
-
-// rewriteSome is RewriteSome. Behind a block, it goes on with the block that has the position skip(p), where p is the first
-// position after the block.
-func (a *Archive) rewriteSome(ctx context.Context, m store.MerchantKey, from, to store.Position, skip func(store.Position) store.Position,
+// returns false, but only of the next few blocks: if more is true, the next call begins at after. Unless at is nil, it has
+// positions in order up to to, and only the blocks that have one of them are read. RewriteSome returns how many events it has
+// removed. It passes blocks that cannot be read to damaged; they stay as they are.
+func (a *Archive) RewriteSome(ctx context.Context, m store.MerchantKey, from, to store.Position, at []store.Position,
 	keep func(Event) bool, damaged func(Damage)) (removed uint64, after store.Position, more bool, err error) {
 	a.writing.Lock()
 	defer a.writing.Unlock()
@@ -97,7 +87,10 @@ func (a *Archive) rewriteSome(ctx context.Context, m store.MerchantKey, from, to
 			if after = end; after.Compare(to) > 0 {
 				break
 			}
-			after = skip(end)
+			if at != nil {
+				i, _ := slices.BinarySearchFunc(at, end, store.Position.Compare)
+				after = at[i]
+			}
 			target := blockKey{merchant: m, last: after}.append(nil)
 			if after == end || r.empty != nil {
 				if it.Next(); !it.Valid() || bytes.Compare(it.Entry().Key, target) >= 0 {

@@ -97,6 +97,9 @@ func (b *taggedService) expect(n int) {
 	}
 }
 
+// tryAgain is the time before a command is tried again: without it, the processes of the command would take all processors.
+const tryAgain = 100 * time.Millisecond
+
 // A service moves into a database under load. Meanwhile the command, the server and PostgreSQL are killed. Then it is
 // stopped, and moves back. Every acknowledged event is there once; the feed goes on where it was; and after the switch the
 // same process goes on with the same addresses.
@@ -142,6 +145,7 @@ func TestMigrateUnderLoad(t *testing.T) {
 		c, ended := begin()
 		for deadline := time.Now().Add(startTimeout); strings.Count(b.Log(), `"phase":"copy"`) == before && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 			if len(ended) > 0 && underWay(said.String()) {
+				time.Sleep(tryAgain)
 				c, ended = begin()
 			}
 		}
@@ -171,6 +175,7 @@ func TestMigrateUnderLoad(t *testing.T) {
 		if !underWay(string(failed.Stderr)) {
 			t.Fatalf("%v: %s: %s", err, failed.Stderr, b.Log())
 		}
+		time.Sleep(tryAgain)
 		out, err = in().Output()
 	}
 	var result struct{ Events, Merchants int }
@@ -236,6 +241,7 @@ func TestMigrateUnderLoad(t *testing.T) {
 		}
 		err := <-ended
 		if strings.Contains(said.String(), "a node of the database is running") {
+			time.Sleep(tryAgain)
 			continue // a node that was killed counts as running for a few seconds
 		}
 		if err == nil || !killed { // the end may come before the kill

@@ -33,6 +33,30 @@ type nodes struct {
 	tag      string
 }
 
+// databases is a server of PostgreSQL for all tests that do not make it fail. The first one starts it, and TestMain ends it.
+var databases struct {
+	*pgtest.Server
+	made int
+}
+
+// newDatabase returns the address of a new database.
+func newDatabase(t *testing.T) (url string) {
+	t.Helper()
+	pgtest.Need(t)
+	if databases.Server == nil {
+		var err error
+		if databases.Server, err = pgtest.Start(pgtest.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	databases.made++
+	name := fmt.Sprintf("test%d", databases.made)
+	if err := databases.Exec("CREATE DATABASE " + name); err != nil {
+		t.Fatal(err)
+	}
+	return databases.URL(name)
+}
+
 func newNodes(t *testing.T, flags ...string) *nodes {
 	t.Helper()
 	zone, err := startZone()
@@ -40,7 +64,7 @@ func newNodes(t *testing.T, flags ...string) *nodes {
 		t.Fatal(err)
 	}
 	t.Cleanup(zone.stop)
-	n := &nodes{T: t, database: pgtest.NewServer(t).URL("postgres"), data: [2]string{t.TempDir(), t.TempDir()}}
+	n := &nodes{T: t, database: newDatabase(t), data: [2]string{t.TempDir(), t.TempDir()}}
 	for i := range n.node {
 		s, err := startService(n.data[i], zone.address, append(flags, "--store", n.database)...)
 		if err != nil {
@@ -106,20 +130,28 @@ func (n *nodes) total(node int) int {
 	return list.Pagination.TotalItems
 }
 
-// addShop makes a partner with a merchant and its tag.
+// addShop makes a partner with a merchant and its tag. If elsewhere is a directory without a server, the partner is made from
+// there.
 func (n *nodes) addShop(elsewhere string) {
 	n.Helper()
-	var partner struct{ PartnerID string }
-	out, err := n.command(elsewhere, "partner", "add", "--name", "Acme")
-	if err != nil || json.Unmarshal([]byte(out), &partner) != nil {
-		n.Fatal(err, out)
+	if elsewhere == "" {
+		var err error
+		if _, n.key, err = newPartner(n.data[0], "Acme"); err != nil {
+			n.Fatal(err)
+		}
+	} else {
+		var partner struct{ PartnerID string }
+		out, err := n.command(elsewhere, "partner", "add", "--name", "Acme")
+		if err != nil || json.Unmarshal([]byte(out), &partner) != nil {
+			n.Fatal(err, out)
+		}
+		var issued struct{ APIKey string }
+		out, err = n.command(n.data[0], "key", "issue", "--partner", partner.PartnerID)
+		if err != nil || json.Unmarshal([]byte(out), &issued) != nil {
+			n.Fatal(err, out)
+		}
+		n.key = issued.APIKey
 	}
-	var issued struct{ APIKey string }
-	out, err = n.command(n.data[0], "key", "issue", "--partner", partner.PartnerID)
-	if err != nil || json.Unmarshal([]byte(out), &issued) != nil {
-		n.Fatal(err, out)
-	}
-	n.key = issued.APIKey
 
 	list := request{host: baseHost, method: "GET", path: "/v1/partners/merchant", key: n.key}
 	n.awaitStatus(0, list, http.StatusOK)
@@ -159,7 +191,7 @@ func TestTwoNodesOnOneDatabase(t *testing.T) {
 	n.awaitStatus(1, n.mark(1, "order-3"), http.StatusCreated)
 
 	// A sender goes on with the other node, as behind a load balancer, and sends again what was not acknowledged.
-	const senders, events = 4, 50
+	const senders, events = 4, 30
 	var all sync.WaitGroup
 	killed := make(chan struct{})
 	for s := range senders {
@@ -214,7 +246,7 @@ func (n *nodes) awaitExchanges() {
 	}
 	defer db.Close(n.Context())
 	began := 0
-	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		var last int // of the node that has sent fewer messages
 		if err := db.QueryRow(n.Context(), "SELECT CASE count(*) WHEN 2 THEN min(last) ELSE 0 END FROM (SELECT max(seq) AS last FROM message GROUP BY node) AS m").Scan(&last); err != nil {
 			n.Fatal(err)
@@ -259,7 +291,7 @@ func (n *nodes) flood() int64 {
 // database.
 func TestOneAddressStoresAPartOfTheStore(t *testing.T) {
 	n := newNodes(t, "--store-size", "4MiB")
-	n.addShop(t.TempDir())
+	n.addShop("")
 	if got := n.flood(); got > 512<<10+10_000 || got < 256<<10 {
 		t.Errorf("%d bytes were stored, want half of 1 MiB", got)
 	}
@@ -282,7 +314,7 @@ func TestOneAddressStoresAPartOfTheStore(t *testing.T) {
 // would.
 func TestTwoNodesStoreWhatOneMayStore(t *testing.T) {
 	n := newNodes(t)
-	n.addShop(t.TempDir())
+	n.addShop("")
 	const limit = 600_000 // of which one address may store half
 	if out, err := n.command(n.data[0], "merchant", "limit", n.merchant, "--bytes-per-day", fmt.Sprintf("%dB", limit)); err != nil {
 		t.Fatal(err, out)
@@ -311,7 +343,7 @@ func TestTheStoreMustBeAnAddress(t *testing.T) {
 
 // Two nodes with HTTPS have the same certificates, and the CA may ask either of them. The second one cannot write a file.
 func TestTwoNodesShareCertificates(t *testing.T) {
-	database := pgtest.NewServer(t).URL("postgres")
+	database := newDatabase(t)
 	w := newSecureWorld(t, "--store", database)
 	client := w.client()
 	if _, err := w.begin(client, "first.com"); err != nil {
@@ -360,7 +392,7 @@ func TestTwoNodesShareCertificates(t *testing.T) {
 // noted yet. Nothing is changed then, and the next start changes all.
 func TestANodeThatIsKilledWhileItChangesTheTables(t *testing.T) {
 	ctx := t.Context()
-	url := pgtest.NewServer(t).URL("postgres")
+	url := newDatabase(t)
 	// updateTables opens the database, which makes its tables or updates them, and verifies it.
 	updateTables := func() {
 		t.Helper()

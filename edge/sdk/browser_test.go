@@ -8,13 +8,18 @@ type browser interface {
 	stop()
 }
 
-// profile is a browser profile. Its tabs share cookies and storage.
+// profile is a browser profile. Its tabs share cookies and storage. A new profile costs a process for each tab and site, so a
+// test leaves its own to later ones, with its tabs.
 type profile interface {
 	// newTab opens an empty tab. It passes each line of the tab's console to console: its kind, ": " and its text. The
 	// kinds are those of Chromium.
 	newTab(console func(line string)) (driver, error)
 	cookies() ([]*network.Cookie, error)
-	close()
+	// leave ends the pages of all tabs, when a test has ended.
+	leave()
+	// close ends the profile. With reuse, the browser may return it as a new one, without cookies. What pages have stored
+	// stays, out of sight: each world has origins of its own.
+	close(reuse bool)
 }
 
 // driver controls a tab. A call fails after waitLimit, for example when a script of the page never ends.

@@ -102,7 +102,7 @@ func TestTheOrdersOfConsentPlatforms(t *testing.T) {
 	w.page("/", w.snippet(false))
 	open, page := w.visit("/"), w.tab()
 	for i, tt := range platforms {
-		if i == 2 && browserOf(t) == inFirefox {
+		if i == 1 && browserOf(t) == inFirefox {
 			break // the others differ in the calls alone
 		}
 		path := fmt.Sprint("/platform", i)
@@ -387,14 +387,17 @@ func TestAWithdrawalWithoutTheParts(t *testing.T) {
 	w.page("/", noParts+w.snippet(true))
 	w.page("/options", noParts+strings.Replace(w.snippet(true), "{ consent: true }", "{ consent: true, debug: true }", 1))
 	other, page, plain := w.tab(), w.tab(), w.tab() // in all cases
-	for _, tt := range []struct{ path, calls, withdrawal string }{
+	for i, tt := range []struct{ path, calls, withdrawal string }{
 		{"/", "mtag('event', 'view_item', {})", "mtag('consent', false)"},
+		{"/options", "", "mtag('consent', { analytics_storage: 'denied' })"},
 		{"/", "mtag('consent', { ad_storage: 'denied' })", "mtag('consent', false)"},
 		{"/", "", "mtag('consent', { analytics_storage: 'denied' })"},
 		{"/", "mtag('event', 'view_item', {})", "mtag('consent', { analytics_storage: 'denied', ad_storage: 'granted' })"},
 		{"/", "mtag('consent', { ad_storage: 'denied' })", "mtag('consent', { analytics_storage: 'denied' })"},
-		{"/options", "", "mtag('consent', { analytics_storage: 'denied' })"},
 	} {
+		if i == 2 && browserOf(t) == inFirefox {
+			break // the others differ in the calls alone
+		}
 		w.gate.setFault(nil)
 		before := len(w.gate.seen())
 		other.goTo(w.gate.url(shopHost))

@@ -2,6 +2,8 @@ package sdk_test
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 
 	cdpbrowser "github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/network"
@@ -15,6 +17,9 @@ import (
 type chromium struct {
 	ctx   context.Context
 	close context.CancelFunc
+
+	mu   sync.Mutex
+	free []*chromiumProfile // that no test uses
 }
 
 // startChromium starts Chromium with a new data directory. It resolves every host name to this machine.
@@ -32,30 +37,68 @@ func startChromium(path, dir string) (browser, error) {
 		cancel()
 		return nil, err
 	}
-	return &chromium{ctx, func() { close(); cancel() }}, nil
+	return &chromium{ctx: ctx, close: func() { close(); cancel() }}, nil
 }
 
 func (c *chromium) stop() { c.close() }
 
 func (c *chromium) newProfile() (profile, error) {
+	c.mu.Lock()
+	if last := len(c.free) - 1; last >= 0 {
+		defer c.mu.Unlock()
+		p := c.free[last]
+		c.free = c.free[:last]
+		return p, nil
+	}
+	c.mu.Unlock()
 	ctx, cancel := chromedp.NewContext(c.ctx, chromedp.WithNewBrowserContext())
 	if err := chromedp.Do(ctx); err != nil {
 		cancel()
 		return nil, err
 	}
-	return &chromiumProfile{ctx: ctx, cancel: cancel}, nil
+	return &chromiumProfile{browser: c, ctx: ctx, cancel: cancel}, nil
 }
 
 // chromiumProfile is a browser context. It has a first tab.
 type chromiumProfile struct {
-	ctx    context.Context
-	cancel context.CancelFunc
-	inUse  bool // the first tab is in use
+	browser *chromium
+	ctx     context.Context
+	cancel  context.CancelFunc
+	inUse   bool           // the first tab is in use
+	tabs    []*chromiumTab // of the test
+	free    []*chromiumTab // of earlier tests
+	changed bool           // a tab is not as it was
 }
 
-func (p *chromiumProfile) close() { p.cancel() }
+func (p *chromiumProfile) leave() {
+	for _, t := range p.tabs {
+		if !t.closed && t.navigate("about:blank") == nil {
+			t.console.Store(nil)
+			p.free = append(p.free, t)
+		}
+	}
+	p.tabs = nil
+}
+
+func (p *chromiumProfile) close(reuse bool) {
+	_, err := chromedp.CallBrowser(p.ctx, storage.ClearCookies,
+		storage.ClearCookiesParams{BrowserContextID: chromedp.FromContext(p.ctx).BrowserContextID})
+	if !reuse || p.changed || err != nil {
+		p.cancel()
+		return
+	}
+	p.browser.mu.Lock()
+	defer p.browser.mu.Unlock()
+	p.browser.free = append(p.browser.free, p)
+}
 
 func (p *chromiumProfile) newTab(console func(line string)) (driver, error) {
+	if last := len(p.free) - 1; last >= 0 {
+		t := p.free[last]
+		p.free, p.tabs = p.free[:last], append(p.tabs, t)
+		t.console.Store(&console)
+		return t, nil
+	}
 	ctx, cancel := p.ctx, p.cancel
 	if p.inUse {
 		ctx, cancel = chromedp.NewContext(p.ctx)
@@ -67,15 +110,20 @@ func (p *chromiumProfile) newTab(console func(line string)) (driver, error) {
 		cancel()
 		return nil, err
 	}
+	t := &chromiumTab{profile: p, ctx: ctx}
+	t.console.Store(&console)
+	p.tabs = append(p.tabs, t)
 	go func() {
 		for m, err := range messages {
 			if err != nil {
 				return // the tab is closed
 			}
-			console(string(m.Type) + ": " + m.Text)
+			if console := t.console.Load(); console != nil {
+				(*console)(string(m.Type) + ": " + m.Text)
+			}
 		}
 	}()
-	return &chromiumTab{ctx}, nil
+	return t, nil
 }
 
 func (p *chromiumProfile) cookies() ([]*network.Cookie, error) {
@@ -88,7 +136,12 @@ func (p *chromiumProfile) cookies() ([]*network.Cookie, error) {
 }
 
 // chromiumTab is a tab. It is closed with its profile.
-type chromiumTab struct{ ctx context.Context }
+type chromiumTab struct {
+	profile *chromiumProfile
+	ctx     context.Context
+	console atomic.Pointer[func(line string)] // of the test; nil between tests
+	closed  bool
+}
 
 func (c *chromiumTab) navigate(url string) error {
 	_, err := runLimited(c.ctx, chromedp.Navigate(url))
@@ -119,12 +172,14 @@ func runLimited[T any](tab context.Context, action chromedp.Action[T]) (T, error
 // offline cuts nothing off. Chromium can do that too, but the network process hears of it in its own time: before and after
 // a request that the page makes next.
 func (c *chromiumTab) offline(is bool) error {
+	c.profile.changed = true
 	_, err := chromedp.Call(c.ctx, network.OverrideNetworkState,
 		network.OverrideNetworkStateParams{Offline: is, DownloadThroughput: -1, UploadThroughput: -1})
 	return err
 }
 
 func (c *chromiumTab) minimize() error {
+	c.profile.changed = true
 	window, err := chromedp.CallBrowser(c.ctx, cdpbrowser.GetWindowForTarget,
 		cdpbrowser.GetWindowForTargetParams{TargetID: chromedp.FromContext(c.ctx).Target.TargetID})
 	if err != nil {
@@ -137,6 +192,7 @@ func (c *chromiumTab) minimize() error {
 }
 
 func (c *chromiumTab) close() error {
+	c.closed = true
 	id := chromedp.FromContext(c.ctx).Target.TargetID
 	_, err := chromedp.CallBrowser(c.ctx, target.CloseTarget, target.CloseTargetParams{TargetID: id})
 	return err

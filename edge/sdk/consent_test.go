@@ -107,7 +107,10 @@ func TestWithdrawalOnAnotherHostOfTheSite(t *testing.T) {
 
 // The page has not noticed the withdrawal yet. Its next call does, before it writes a cookie.
 func TestWithdrawalOnAnotherHostOfTheSiteIsSeenByTheNextCall(t *testing.T) {
-	for _, call := range []string{`mtag('reset')`, `mtag('event', 'Dropped')`} {
+	for i, call := range []string{`mtag('reset')`, `mtag('event', 'Dropped')`} {
+		if i > 0 && browserOf(t) == inFirefox {
+			break // it differs in the call alone
+		}
 		t.Run(call, func(t *testing.T) {
 			_, blog := withdrawnOnAnotherHost(t)
 			blog.noteCookies()
@@ -147,7 +150,7 @@ func TestConsentThatIsGivenAgainAfterAWithdrawalOnAnotherHost(t *testing.T) {
 // An outage, and the page is closed. Then consent is withdrawn on another host of the site, which cannot look into the localStorage of
 // the first one. The next page there removes what it has, and sends nothing of it, whether consent is given again before or not.
 func TestWhatAnOutageHasLeftWhenConsentIsWithdrawnOnAnotherHost(t *testing.T) {
-	for _, tt := range []struct {
+	for i, tt := range []struct {
 		name, calls, path string
 		events            []string
 	}{
@@ -155,6 +158,9 @@ func TestWhatAnOutageHasLeftWhenConsentIsWithdrawnOnAnotherHost(t *testing.T) {
 		{"consent again", `mtag('consent', false); mtag('consent', true)`, "/", []string{"PageView", "PageView"}},
 		{"the muid is deleted, and consent again", `document.cookie = '_muid=;path=/;max-age=0;domain=shop.localhost'`, "/", []string{"PageView", "PageView"}},
 	} {
+		if i == 2 && browserOf(t) == inFirefox {
+			break // it differs in the call alone
+		}
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t)
 			w.page("/empty", "")
@@ -343,6 +349,7 @@ func TestAnEventWithAnEmailWhosePageIsGone(t *testing.T) {
 		w.gate.setFault(withEmail) // what the page sent while it was left may come late
 		next := w.visit(last)
 		if last == "/next" {
+			next.wait("the part, which sends it when the page is left", func() bool { return next.get(`mtrem.backlog`) == "true" })
 			next.minimize()
 			w.want("PageView", "PageView", "Login")
 			next.goTo("about:blank")

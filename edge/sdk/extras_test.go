@@ -269,27 +269,27 @@ func TestAForm(t *testing.T) {
 
 func TestFormsOfAllKinds(t *testing.T) {
 	w := newWorld(t)
-	tab := w.tab()
-	for i, tt := range []struct{ name, body, script, want string }{
+	tab := w.visitWith("forms", "")
+	tab.do("addEventListener('submit', (event) => event.preventDefault(), true)")
+	wanted, fields := []string{"PageView"}, map[any]string{}
+	for _, tt := range []struct{ name, body, script, want string }{
 		{"a submit button that is an input, for another address",
 			`<form action="/a"><input type="submit" value="Buy now" formaction="/b"></form>`,
 			`document.querySelector('input').click()`, `{"form_destination":"%s/b","form_submit_text":"Buy now"}`},
 		{"no address, and submitted by a script", `<form name="f"></form>`,
-			`document.querySelector('form').requestSubmit()`, `{"form_destination":"%s/form1","form_name":"f"}`},
+			`document.querySelector('form').requestSubmit()`, `{"form_destination":"%s/","form_name":"f"}`},
 		{"a page that stops the event", `<form action="/a"><button></button></form>`, `
 			document.querySelector('form').addEventListener('submit', (event) => event.stopImmediatePropagation(), true);
 			document.querySelector('button').click();`, `{"form_destination":"%s/a"}`},
 		{"an address that is not valid", `<form action="http://"><button>Go</button></form>`,
 			`document.querySelector('button').click()`, `{"form_submit_text":"Go"}`},
 	} {
-		path := fmt.Sprint("/form", i)
-		w.page(path, w.snippetWith("forms")+"</head><body>"+tt.body)
-		tab.goTo(w.gate.url(shopHost) + path)
-		w.wait("the page view", func() bool { return len(w.at(path, true)) == 1 })
-		tab.do("addEventListener('submit', (event) => event.preventDefault(), true); %s", tt.script)
-		w.wait(tt.name, func() bool { return len(w.at(path, false)) == 1 })
-		if got, want := w.at(path, false)[0].fields(automaticFields), strings.ReplaceAll(tt.want, "%s", w.gate.url(shopHost)); got != want {
-			t.Errorf("%s: got  %s\nwant %s", tt.name, got, want)
+		tab.do("document.body.innerHTML = %q; mtag('set', { test: %q }); %s", tt.body, tt.name, tt.script)
+		wanted, fields[tt.name] = append(wanted, "FormSubmit"), strings.ReplaceAll(tt.want, "%s", w.gate.url(shopHost))
+	}
+	for _, e := range w.want(wanted...) {
+		if got, want := e.fields(automaticFields), fields[e.RawData["test"]]; e.EventName == "FormSubmit" && got != want {
+			t.Errorf("%s: got  %s\nwant %s", e.RawData["test"], got, want)
 		}
 	}
 }

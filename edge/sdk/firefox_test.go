@@ -49,7 +49,6 @@ func TestInFirefox(t *testing.T) {
 		TestAnEventWithAnEmailIsLeftToItsPage,
 		TestAnEventHasItsFieldsAndThoseOfThePage,
 		TestChoicesWhileAPageIsInTheBackForwardCache,
-		TestClickIDsNeedAdStorage,
 		TestACookieThatAScriptMayNotReplace,
 		TestAResetReachesAllTabs,
 		TestConsentThatIsWithdrawn,
@@ -62,7 +61,6 @@ func TestInFirefox(t *testing.T) {
 		TestOtherTabsHearOfAGrant,
 		TestPagesThatBreakTheTagsTools,
 		TestThreeTabsDuringAnOutage,
-		TestRequestsNeedNoPreflight,
 		TestResetMakesAnotherVisitor,
 		TestTheCookieOfTheVisitIsBounded,
 		TestTheMUIDIsACookieOfTheRootDomain,
@@ -98,8 +96,9 @@ type firefox struct {
 	cmd *exec.Cmd
 	*bidi
 
-	mu   sync.Mutex
-	free []string // the first tabs of windows that no profile uses
+	mu       sync.Mutex
+	free     []string          // the first tabs of windows that no profile uses
+	profiles []*firefoxProfile // that no test uses
 }
 
 // firefoxPrefs resolve every host name to this machine, keep the pages of all tabs in the back/forward cache, and spare work, questions
@@ -182,6 +181,14 @@ func (f *firefox) stop() {
 }
 
 func (f *firefox) newProfile() (profile, error) {
+	f.mu.Lock()
+	if last := len(f.profiles) - 1; last >= 0 {
+		defer f.mu.Unlock()
+		p := f.profiles[last]
+		f.profiles = f.profiles[:last]
+		return p, nil
+	}
+	f.mu.Unlock()
 	p := &firefoxProfile{firefox: f}
 	return p, f.call("browser.createUserContext", params{}, p)
 }
@@ -190,30 +197,64 @@ func (f *firefox) newProfile() (profile, error) {
 type firefoxProfile struct {
 	*firefox
 	UserContext string
-	tabs        []*firefoxTab
+	tabs        []*firefoxTab // of the test
+	left        []*firefoxTab // of earlier tests
+	changed     bool          // a tab is not as it was
 }
 
-// close closes the tabs too. Their windows are used again, as a new one takes long, but not minimized ones.
-func (p *firefoxProfile) close() {
+func (p *firefoxProfile) leave() {
+	for _, t := range p.tabs {
+		switch {
+		case t.closed:
+			p.release(t)
+		case t.navigate("about:blank") == nil:
+			p.listen(t.Context, func(logEntry) {})
+			p.left = append(p.left, t)
+		}
+	}
+	p.tabs = nil
+}
+
+// close closes the tabs too, unless the profile is used again.
+func (p *firefoxProfile) close(reuse bool) {
+	partition := params{"type": "storageKey", "userContext": p.UserContext}
+	if reuse && !p.changed && p.call("storage.deleteCookies", params{"partition": partition}, nil) == nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.profiles = append(p.profiles, p)
+		return
+	}
 	if p.call("browser.removeUserContext", params{"userContext": p.UserContext}, nil) != nil {
 		return // after another failure
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, t := range p.tabs {
-		if !t.minimized {
-			p.free = append(p.free, t.window)
-		}
+	for _, t := range p.left {
+		p.release(t)
 	}
+}
+
+// release leaves the window of a tab to others, as a new one takes long, but not a minimized one.
+func (f *firefox) release(t *firefoxTab) {
+	if t.minimized {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.free = append(f.free, t.window)
 }
 
 // newTab opens a tab in a window of its own, because of the tabs in a window all but one are hidden.
 func (p *firefoxProfile) newTab(console func(line string)) (driver, error) {
+	if last := len(p.left) - 1; last >= 0 {
+		t := p.left[last]
+		p.left, p.tabs = p.left[:last], append(p.tabs, t)
+		p.listen(t.Context, func(entry logEntry) { console(consoleKind(entry) + ": " + entry.Text) })
+		return t, nil
+	}
 	window, err := p.window()
 	if err != nil {
 		return nil, err
 	}
-	t := &firefoxTab{firefox: p.firefox, window: window}
+	t := &firefoxTab{firefox: p.firefox, profile: p, window: window}
 	create := params{"type": "tab", "referenceContext": window, "userContext": p.UserContext}
 	if err := p.call("browsingContext.create", create, t); err != nil {
 		return nil, err
@@ -282,9 +323,11 @@ func (p *firefoxProfile) cookies() ([]*network.Cookie, error) {
 // firefoxTab is a tab. It is closed with its profile.
 type firefoxTab struct {
 	*firefox
+	profile   *firefoxProfile
 	Context   string // the id of its browsing context
 	window    string // the id of the first one of its window
 	minimized bool
+	closed    bool
 }
 
 func (t *firefoxTab) navigate(url string) error {
@@ -306,6 +349,7 @@ func (t *firefoxTab) text(expression string) (string, error) {
 }
 
 func (t *firefoxTab) offline(is bool) error {
+	t.profile.changed = true
 	conditions := any(nil)
 	if is {
 		conditions = params{"type": "offline"}
@@ -314,7 +358,7 @@ func (t *firefoxTab) offline(is bool) error {
 }
 
 func (t *firefoxTab) minimize() error {
-	t.minimized = true
+	t.minimized, t.profile.changed = true, true
 	var tree struct {
 		Contexts []struct{ ClientWindow string }
 	}
@@ -328,5 +372,6 @@ func (t *firefoxTab) minimize() error {
 }
 
 func (t *firefoxTab) close() error {
+	t.closed = true
 	return t.call("browsingContext.close", params{"context": t.Context}, nil)
 }

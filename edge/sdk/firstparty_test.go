@@ -25,10 +25,7 @@ func (w *world) startNginx(host string) string {
 	w.Helper()
 	nginx := testenv.Program(w, "nginx")
 	dir := w.TempDir()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		w.Fatal(err)
-	}
+	listener := listen(w)
 	defer listener.Close()
 	socket, err := listener.(*net.TCPListener).File()
 	if err != nil {

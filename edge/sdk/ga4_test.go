@@ -1,6 +1,7 @@
 package sdk_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -47,29 +48,30 @@ func (w *world) visitGA4(script string) *tab {
 }
 
 func TestGA4EventsBecomeThePredefinedOnes(t *testing.T) {
-	for _, tt := range []struct{ name, push string }{
+	w := newWorld(t)
+	tab := w.visitGA4(gtagFunction)
+	wanted := []string{"PageView"}
+	fields := map[string]string{}
+	for i, tt := range []struct{ name, push string }{
 		{"calls of gtag", "gtag('event', NAME, PARAMS)"},
-		{"pushes of ecommerce", "dataLayer.push({ ecommerce: null }); dataLayer.push(Object.assign({ event: NAME }, PARAMS, { ecommerce: PARAMS }))"},
 		{"pushes without ecommerce", "dataLayer.push(Object.assign({ event: NAME }, PARAMS))"},
+		{"pushes of ecommerce", "dataLayer.push({ ecommerce: null }); dataLayer.push(Object.assign({ event: NAME }, PARAMS, { ecommerce: PARAMS }))"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t)
-			tab := w.visitGA4(gtagFunction)
-			wanted := []string{"PageView"}
-			fields := map[string]string{"PageView": "{}"}
-			for line := range strings.Lines(strings.TrimSpace(conversions)) {
-				from, to := line[:strings.Index(line, "} ")+1], line[strings.Index(line, "} ")+2:]
-				name, params, _ := strings.Cut(from, " ")
-				event, want, _ := strings.Cut(strings.TrimSpace(to), " ")
-				wanted, fields[event] = append(wanted, event), want
-				tab.do("%s", strings.NewReplacer("NAME", "'"+name+"'", "PARAMS", params).Replace(tt.push))
-			}
-			for _, e := range w.want(wanted...) {
-				if got := e.fields(ga4Fields); got != fields[e.EventName] {
-					t.Errorf("%s has %s\nwant %s", e.EventName, got, fields[e.EventName])
-				}
-			}
-		})
+		tab.do("mtag('set', { test: %q })", tt.name)
+		// A transaction is recorded once.
+		for line := range strings.Lines(strings.ReplaceAll(strings.TrimSpace(conversions), "1001", fmt.Sprint(1001+i))) {
+			from, to := line[:strings.Index(line, "} ")+1], line[strings.Index(line, "} ")+2:]
+			name, params, _ := strings.Cut(from, " ")
+			event, want, _ := strings.Cut(strings.TrimSpace(to), " ")
+			wanted, fields[tt.name+event] = append(wanted, event), want
+			tab.do("%s", strings.NewReplacer("NAME", "'"+name+"'", "PARAMS", params).Replace(tt.push))
+		}
+	}
+	for _, e := range w.want(wanted...) {
+		test, _ := e.RawData["test"].(string)
+		if got, want := e.fields(ga4Fields), cmp.Or(fields[test+e.EventName], "{}"); got != want {
+			t.Errorf("%s: %s has %s\nwant %s", test, e.EventName, got, want)
+		}
 	}
 }
 
@@ -98,7 +100,7 @@ func TestAGA4ItemIsAProduct(t *testing.T) {
 }
 
 // Each case is a script that runs before the tag, one that runs after it, and the events besides the page view, each with
-// its value.
+// its value. The cases without the first script, which come first, share a page.
 func TestWhichEntriesOfDataLayerAreEvents(t *testing.T) {
 	// gtm replaces push as GTM does: it keeps the entry, handles it, and returns a boolean.
 	const gtm = `
@@ -112,17 +114,12 @@ func TestWhichEntriesOfDataLayerAreEvents(t *testing.T) {
 	const push = `dataLayer.push({ event: 'view_cart', ecommerce: { value: 1 } });`
 	w := newWorld(t)
 	tab := w.tab()
+	path := ""
 	for i, tt := range []struct {
 		name, before, after string
 		want                string
 	}{
-		{"pushed before the tag", `window.dataLayer = [{ event: 'login' }];` + push, ``, `Login{} ViewCart{"value":1}`},
 		{"pushed after the tag", ``, push, `ViewCart{"value":1}`},
-		{"GTM is there first", `window.dataLayer = [];` + gtm + push, push + `if (dataLayer.push({}) !== true) throw 1`,
-			`ViewCart{"value":1} ViewCart{"value":1}`},
-		{"GTM comes later", `window.dataLayer = [];` + push, gtm + push + `if (handled.length != 1) throw 1`,
-			`ViewCart{"value":1} ViewCart{"value":1}`},
-		{"push returns the length", `window.dataLayer = [1];`, `if (dataLayer.push(2, 3) != 3 || dataLayer.join() != '1,2,3') throw 1`, ``},
 		{"the same object pushed twice", ``, `const entry = { event: 'login' }; dataLayer.push(entry); dataLayer.push(entry)`, `Login{} Login{}`},
 		{"ecommerce pushed alone, and cleared", ``, `
 			dataLayer.push({ ecommerce: { value: 2 } });
@@ -131,6 +128,14 @@ func TestWhichEntriesOfDataLayerAreEvents(t *testing.T) {
 			dataLayer.push({ event: 'view_cart' });`, `Login{} ViewCart{"value":2} ViewCart{}`},
 		{"one ecommerce replaces the other", ``, push + `dataLayer.push({ event: 'view_item', ecommerce: { tax: 2 } })`,
 			`ViewCart{"value":1} ViewItem{"tax":2}`},
+		{"events that are not pre-defined", ``, `
+			for (const event of ['gtm.js', 'page_view', 'user_engagement', 'Purchase', 'gtm.click', '_x', 1, null, {}, ['login']]) dataLayer.push({ event })`, ``},
+		{"pushed before the tag", `window.dataLayer = [{ event: 'login' }];` + push, ``, `Login{} ViewCart{"value":1}`},
+		{"GTM is there first", `window.dataLayer = [];` + gtm + push, push + `if (dataLayer.push({}) !== true) throw 1`,
+			`ViewCart{"value":1} ViewCart{"value":1}`},
+		{"GTM comes later", `window.dataLayer = [];` + push, gtm + push + `if (handled.length != 1) throw 1`,
+			`ViewCart{"value":1} ViewCart{"value":1}`},
+		{"push returns the length", `window.dataLayer = [1];`, `if (dataLayer.push(2, 3) != 3 || dataLayer.join() != '1,2,3') throw 1`, ``},
 		{"a call for Google Ads", gtagFunction, `
 			gtag('event', 'view_cart', { value: 1, send_to: 'AW-123/abc' });
 			gtag('event', 'view_cart', { value: 2, send_to: ['AW-123', 'DC-4'] });
@@ -138,8 +143,6 @@ func TestWhichEntriesOfDataLayerAreEvents(t *testing.T) {
 			gtag('event', 'view_cart', { value: 4, send_to: 'default' });
 			gtag('event', 'conversion', { value: 5, send_to: 'AW-123/abc' });
 			gtag('config', 'G-ABC'); gtag('js', new Date()); gtag('event');`, `ViewCart{"value":3} ViewCart{"value":4}`},
-		{"events that are not pre-defined", ``, `
-			for (const event of ['gtm.js', 'page_view', 'user_engagement', 'Purchase', 'gtm.click', '_x', 1, null, {}, ['login']]) dataLayer.push({ event })`, ``},
 		{"entries of all kinds", `window.dataLayer = [null, undefined, 'login', 7, () => {}, [], Object.create(null)];`, `
 			dataLayer.push(null, undefined, 'login', 7, () => {}, [], Object.freeze({ event: 'login' }));
 			dataLayer.push({ event: 'purchase', items: [{ price: Symbol() }] });
@@ -147,16 +150,23 @@ func TestWhichEntriesOfDataLayerAreEvents(t *testing.T) {
 			if (dataLayer.length != 16) throw 1`, `Login{}`},
 		{"dataLayer is no array", `window.dataLayer = { event: 'login' };`, `mtag('event', 'Lead')`, `Lead{}`},
 	} {
-		path := fmt.Sprint("/case", i)
-		w.page(path, "<script>"+tt.before+"</script>"+w.snippetWith("ga4"))
-		tab.goTo(w.gate.url(shopHost) + path)
-		tab.do("%s", tt.after)
+		if i == 0 || tt.before != "" {
+			path = fmt.Sprint("/case", i)
+			w.page(path, "<script>"+tt.before+"</script>"+w.snippetWith("ga4"))
+			tab.goTo(w.gate.url(shopHost) + path)
+		} else {
+			tab.do(`dataLayer.push({ ecommerce: null })`)
+		}
+		tab.do("mtag('set', { test: %q }); %s", tt.name, tt.after)
 		tab.do(`mtag('event', 'End')`)
 		var got []string
 		w.wait("the end of "+tt.name, func() bool {
 			got = nil
 			ended := false
 			for _, e := range w.at(path, false) {
+				if test := e.RawData["test"]; test != nil && test != tt.name {
+					continue // of an earlier case
+				}
 				if ended = ended || e.EventName == "End"; e.EventName != "End" {
 					got = append(got, e.EventName+e.fields(ga4Fields))
 				}

@@ -11,6 +11,7 @@ import (
 	"net/http/httputil"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 )
 
@@ -54,6 +55,23 @@ func (r request) events() []map[string]any {
 // fault answers a request instead of the service, or passes it on.
 type fault func(out http.ResponseWriter, r *http.Request, service http.Handler)
 
+var ports sync.Map // of gates so far
+
+// listen listens on a port that no gate has had, so that the pages of worlds have different origins.
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, had := ports.LoadOrStore(l.Addr().String(), true); !had {
+			return l
+		}
+		defer l.Close() // until another one is found
+	}
+}
+
 func newGate(w *world) *gate {
 	g := &gate{}
 	forward := &httputil.ReverseProxy{
@@ -72,7 +90,12 @@ func newGate(w *world) *gate {
 		}
 		g.serve(out, r, forward)
 	})
-	g.server, g.tls = httptest.NewServer(handler), httptest.NewTLSServer(handler)
+	server := func() *httptest.Server {
+		return &httptest.Server{Listener: listen(w), Config: &http.Server{Handler: handler}}
+	}
+	g.server, g.tls = server(), server()
+	g.server.Start()
+	g.tls.StartTLS()
 	w.Cleanup(func() {
 		g.server.CloseClientConnections()
 		g.server.Close()

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
+
+	"mtagd/store/testenv"
 )
 
 func TestTabsThatAreClosedWhileRequestsAreUnderWay(t *testing.T) {
@@ -18,7 +20,7 @@ func TestTabsThatAreClosedWhileRequestsAreUnderWay(t *testing.T) {
 		service.ServeHTTP(out, r)
 	})
 	wanted := []string{}
-	for i := range 10 {
+	for i := range testenv.Rounds(4) {
 		tab := w.visit("/")
 		tab.do(`mtag('event', 'InTab%d'); mtag('event', 'Last%d')`, i, i)
 		wanted = append(wanted, "PageView", fmt.Sprint("InTab", i), fmt.Sprint("Last", i))

@@ -68,6 +68,10 @@ func TestTheVisitorIsCarriedToAnotherSite(t *testing.T) {
 		}
 	}
 
+	if browserOf(t) == inFirefox {
+		return // only the tag's own code decides the rest
+	}
+
 	// What carries nobody.
 	tab.goTo(w.gate.url(shopHost) + "/")
 	last()
@@ -96,13 +100,13 @@ func TestTheVisitorIsCarriedToAnotherSite(t *testing.T) {
 	if !strings.HasPrefix(good, shop+"~") {
 		t.Fatalf("the token is %q", good)
 	}
+	tab.goTo(other + "/")
+	last()
 	for path, sent := range map[string]string{
 		"/later":     good,
 		"/elsewhere": good,
 		"/":          strings.Replace(good, shop[:4], "0000", 1),
 	} {
-		tab.goTo(other + "/")
-		last()
 		tab.do(`mtag('consent', false)`)
 		tab.goTo(other + path + "?_mtag=" + url.QueryEscape(sent))
 		if e := last(); e.MUID == shop || strings.HasPrefix(e.MUID, "0000") || strings.Contains(e.RawData["pageUrl"].(string), "_mtag") {

@@ -35,6 +35,9 @@ func TestAChangeOfTheAddressIsAPageView(t *testing.T) {
 		{"a browser of today", ""},
 		{"an older browser", `<script>for (const name of ['navigation', 'NavigateEvent', 'Temporal']) Object.defineProperty(window, name, { value: undefined })</script>`},
 	} {
+		if tt.before != "" && browserOf(t) == inFirefox {
+			break // the part older is the tag's own code
+		}
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t)
 			w.page("/", tt.before+w.snippet(true))
@@ -180,15 +183,19 @@ func TestChoicesWhileAPageIsInTheBackForwardCache(t *testing.T) {
 	for _, tt := range []struct {
 		calls                  string
 		sends, ads, kept, same bool // the page sends, with click ids, with the fields of set, for the same visitor
+		firefox                bool // it is tested there too
 	}{
-		{``, true, true, true, true},
-		{`mtag('consent', { ad_storage: 'denied' })`, true, false, true, true},
-		{`Date.now = ((now) => () => now() - 36e5)(Date.now); mtag('consent', { ad_storage: 'denied' })`, true, false, true, true}, // a clock is set back
-		{`mtag('consent', false)`, false, false, false, false},
-		{`mtag('consent', false); mtag('consent', true)`, true, true, true, false},
-		{`mtag('reset')`, true, true, false, false},
-		{`mtag('reset'); mtag('consent', { ad_storage: 'denied' })`, true, false, false, false},
+		{``, true, true, true, true, false},
+		{`mtag('consent', { ad_storage: 'denied' })`, true, false, true, true, true},
+		{`Date.now = ((now) => () => now() - 36e5)(Date.now); mtag('consent', { ad_storage: 'denied' })`, true, false, true, true, false}, // a clock is set back
+		{`mtag('consent', false)`, false, false, false, false, true},
+		{`mtag('consent', false); mtag('consent', true)`, true, true, true, false, true},
+		{`mtag('reset')`, true, true, false, false, false},
+		{`mtag('reset'); mtag('consent', { ad_storage: 'denied' })`, true, false, false, false, true},
 	} {
+		if !tt.firefox && browserOf(t) == inFirefox {
+			continue // it differs in the calls alone
+		}
 		t.Run(tt.calls, func(t *testing.T) {
 			t.Parallel()
 			muid, sent := "", 0

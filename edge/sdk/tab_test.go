@@ -61,6 +61,7 @@ func (w *world) visit(path string) *tab {
 // visitUndriven opens a page of the shop in a tab that the test does not drive. It is closed with the profile.
 func (w *world) visitUndriven(path string) {
 	w.Helper()
+	w.undriven = true
 	_, err := chromedp.CallBrowser(w.profile, target.CreateTarget, target.CreateTargetParams{
 		URL: w.gate.url(shopHost) + path, BrowserContextID: chromedp.FromContext(w.profile).BrowserContextID,
 	})

@@ -26,6 +26,7 @@ type world struct {
 	tag      string
 	visitor  profile         // the browser profile
 	profile  context.Context // the same for chromedp, which only drives Chromium; nil in Firefox
+	undriven bool            // it has a tab that the test does not drive
 
 	mu    sync.Mutex
 	pages map[string]page // by path
@@ -54,13 +55,18 @@ func newWorld(t testing.TB, on ...*service) *world {
 	}
 	w := &world{TB: t, service: s, pages: map[string]page{}, asked: map[string]bool{}}
 	w.merchant, w.tag = s.newTag(t)
-	w.gate = newGate(w)
-
 	var err error
 	if w.visitor, err = browserOf(t).newProfile(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(w.visitor.close)
+	// No answer brings a cookie after the gate is closed. Pages in the back/forward cache do not end.
+	t.Cleanup(func() { w.visitor.close(!t.Failed() && !w.undriven && !strings.Contains(t.Name(), "BackForwardCache")) })
+	w.gate = newGate(w)
+	t.Cleanup(func() {
+		if !t.Failed() { // a page that does not answer does not end
+			w.visitor.leave()
+		}
+	})
 	if c, ok := w.visitor.(*chromiumProfile); ok {
 		w.profile = c.ctx
 	}

@@ -15,8 +15,8 @@ type profile interface {
 	// kinds are those of Chromium.
 	newTab(console func(line string)) (driver, error)
 	cookies() ([]*network.Cookie, error)
-	// leave ends the pages of all tabs, when a test has ended.
-	leave()
+	// leave loads a page in all tabs, when a test has ended. The next test needs no new process for a page of the same site.
+	leave(url string)
 	// close ends the profile. With reuse, the browser may return it as a new one, without cookies. What pages have stored
 	// stays, out of sight: each world has origins of its own.
 	close(reuse bool)

@@ -70,9 +70,9 @@ type chromiumProfile struct {
 	changed bool           // a tab is not as it was
 }
 
-func (p *chromiumProfile) leave() {
+func (p *chromiumProfile) leave(url string) {
 	for _, t := range p.tabs {
-		if !t.closed && t.navigate("about:blank") == nil {
+		if !t.closed && t.navigate(url) == nil {
 			t.console.Store(nil)
 			p.free = append(p.free, t)
 		}

@@ -202,12 +202,12 @@ type firefoxProfile struct {
 	changed     bool          // a tab is not as it was
 }
 
-func (p *firefoxProfile) leave() {
+func (p *firefoxProfile) leave(url string) {
 	for _, t := range p.tabs {
 		switch {
 		case t.closed:
 			p.release(t)
-		case t.navigate("about:blank") == nil:
+		case t.navigate(url) == nil:
 			p.listen(t.Context, func(logEntry) {})
 			p.left = append(p.left, t)
 		}

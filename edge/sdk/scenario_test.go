@@ -302,7 +302,7 @@ func TestARandomVisitLosesNothing(t *testing.T) {
 	weather := newWeather(s)
 	s.gate.setFault(weather.bad)
 	start := time.Now()
-	for step := 0; step < testenv.Rounds(30) && time.Since(start) < scenarioLimit; step++ {
+	for step := 0; step < testenv.Rounds(24) && time.Since(start) < scenarioLimit; step++ {
 		v := s.anyTab()
 		action := s.random.IntN(12)
 		t.Logf("%s: action %d; %d events, %d pages", v.path, action, s.events, s.pages)
@@ -361,7 +361,7 @@ func TestARandomVisitWithdrawsConsent(t *testing.T) {
 	}
 	muids := map[string]bool{}
 	start := time.Now()
-	for round := 0; round < testenv.Rounds(3) && time.Since(start) < scenarioLimit; round++ {
+	for round := 0; round < testenv.Rounds(2) && time.Since(start) < scenarioLimit; round++ {
 		weather := newWeather(s)
 		s.gate.setFault(weather.slow)
 		for range s.random.IntN(8) {

@@ -64,7 +64,8 @@ func newWorld(t testing.TB, on ...*service) *world {
 	w.gate = newGate(w)
 	t.Cleanup(func() {
 		if !t.Failed() { // a page that does not answer does not end
-			w.visitor.leave()
+			w.page("/left", "")
+			w.visitor.leave(w.gate.url(shopHost) + "/left")
 		}
 	})
 	if c, ok := w.visitor.(*chromiumProfile); ok {

@@ -130,28 +130,20 @@ func (n *nodes) total(node int) int {
 	return list.Pagination.TotalItems
 }
 
-// addShop makes a partner with a merchant and its tag. If elsewhere is a directory without a server, the partner is made from
-// there.
-func (n *nodes) addShop(elsewhere string) {
+// addShop makes a partner with a merchant and its tag. The partner is made from a data directory, which may have no server.
+func (n *nodes) addShop(from string) {
 	n.Helper()
-	if elsewhere == "" {
-		var err error
-		if _, n.key, err = newPartner(n.data[0], "Acme"); err != nil {
-			n.Fatal(err)
-		}
-	} else {
-		var partner struct{ PartnerID string }
-		out, err := n.command(elsewhere, "partner", "add", "--name", "Acme")
-		if err != nil || json.Unmarshal([]byte(out), &partner) != nil {
-			n.Fatal(err, out)
-		}
-		var issued struct{ APIKey string }
-		out, err = n.command(n.data[0], "key", "issue", "--partner", partner.PartnerID)
-		if err != nil || json.Unmarshal([]byte(out), &issued) != nil {
-			n.Fatal(err, out)
-		}
-		n.key = issued.APIKey
+	var partner struct{ PartnerID string }
+	out, err := n.command(from, "partner", "add", "--name", "Acme")
+	if err != nil || json.Unmarshal([]byte(out), &partner) != nil {
+		n.Fatal(err, out)
 	}
+	var issued struct{ APIKey string }
+	out, err = n.command(n.data[0], "key", "issue", "--partner", partner.PartnerID)
+	if err != nil || json.Unmarshal([]byte(out), &issued) != nil {
+		n.Fatal(err, out)
+	}
+	n.key = issued.APIKey
 
 	list := request{host: baseHost, method: "GET", path: "/v1/partners/merchant", key: n.key}
 	n.awaitStatus(0, list, http.StatusOK)
@@ -291,7 +283,7 @@ func (n *nodes) flood() int64 {
 // database.
 func TestOneAddressStoresAPartOfTheStore(t *testing.T) {
 	n := newNodes(t, "--store-size", "4MiB")
-	n.addShop("")
+	n.addShop(n.data[0])
 	if got := n.flood(); got > 512<<10+10_000 || got < 256<<10 {
 		t.Errorf("%d bytes were stored, want half of 1 MiB", got)
 	}
@@ -314,7 +306,7 @@ func TestOneAddressStoresAPartOfTheStore(t *testing.T) {
 // would.
 func TestTwoNodesStoreWhatOneMayStore(t *testing.T) {
 	n := newNodes(t)
-	n.addShop("")
+	n.addShop(n.data[0])
 	const limit = 600_000 // of which one address may store half
 	if out, err := n.command(n.data[0], "merchant", "limit", n.merchant, "--bytes-per-day", fmt.Sprintf("%dB", limit)); err != nil {
 		t.Fatal(err, out)

@@ -1,6 +1,10 @@
 package sdk_test
 
-import "github.com/chromedp/cdproto/network"
+import (
+	"sync"
+
+	"github.com/chromedp/cdproto/network"
+)
 
 // browser is a browser that runs the pages of worlds. Each world has a profile of its own.
 type browser interface {
@@ -36,4 +40,28 @@ type driver interface {
 	minimize() error
 	// close closes the tab as a user would.
 	close() error
+}
+
+// pool has what tests have left to later ones. Its zero value is ready.
+type pool[T any] struct {
+	mu   sync.Mutex
+	free []T
+}
+
+func (p *pool[T]) put(left T) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.free = append(p.free, left)
+}
+
+// take returns what was put last; ok is false when there is nothing.
+func (p *pool[T]) take() (left T, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last := len(p.free) - 1
+	if last < 0 {
+		return left, false
+	}
+	left, p.free = p.free[last], p.free[:last]
+	return left, true
 }

@@ -2,7 +2,6 @@ package sdk_test
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 
 	cdpbrowser "github.com/chromedp/cdproto/browser"
@@ -18,8 +17,7 @@ type chromium struct {
 	ctx   context.Context
 	close context.CancelFunc
 
-	mu   sync.Mutex
-	free []*chromiumProfile // that no test uses
+	profiles pool[*chromiumProfile]
 }
 
 // startChromium starts Chromium with a new data directory. It resolves every host name to this machine.
@@ -43,14 +41,9 @@ func startChromium(path, dir string) (browser, error) {
 func (c *chromium) stop() { c.close() }
 
 func (c *chromium) newProfile() (profile, error) {
-	c.mu.Lock()
-	if last := len(c.free) - 1; last >= 0 {
-		defer c.mu.Unlock()
-		p := c.free[last]
-		c.free = c.free[:last]
+	if p, ok := c.profiles.take(); ok {
 		return p, nil
 	}
-	c.mu.Unlock()
 	ctx, cancel := chromedp.NewContext(c.ctx, chromedp.WithNewBrowserContext())
 	if err := chromedp.Do(ctx); err != nil {
 		cancel()
@@ -87,9 +80,7 @@ func (p *chromiumProfile) close(reuse bool) {
 		p.cancel()
 		return
 	}
-	p.browser.mu.Lock()
-	defer p.browser.mu.Unlock()
-	p.browser.free = append(p.browser.free, p)
+	p.browser.profiles.put(p)
 }
 
 func (p *chromiumProfile) newTab(console func(line string)) (driver, error) {

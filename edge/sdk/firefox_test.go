@@ -96,9 +96,10 @@ type firefox struct {
 	cmd *exec.Cmd
 	*bidi
 
-	mu       sync.Mutex
-	free     []string          // the first tabs of windows that no profile uses
-	profiles []*firefoxProfile // that no test uses
+	profiles pool[*firefoxProfile]
+
+	mu   sync.Mutex
+	free []string // the first tabs of windows that no profile uses
 }
 
 // firefoxPrefs resolve every host name to this machine, keep the pages of all tabs in the back/forward cache, and spare work, questions
@@ -181,14 +182,9 @@ func (f *firefox) stop() {
 }
 
 func (f *firefox) newProfile() (profile, error) {
-	f.mu.Lock()
-	if last := len(f.profiles) - 1; last >= 0 {
-		defer f.mu.Unlock()
-		p := f.profiles[last]
-		f.profiles = f.profiles[:last]
+	if p, ok := f.profiles.take(); ok {
 		return p, nil
 	}
-	f.mu.Unlock()
 	p := &firefoxProfile{firefox: f}
 	return p, f.call("browser.createUserContext", params{}, p)
 }
@@ -219,9 +215,7 @@ func (p *firefoxProfile) leave(url string) {
 func (p *firefoxProfile) close(reuse bool) {
 	partition := params{"type": "storageKey", "userContext": p.UserContext}
 	if reuse && !p.changed && p.call("storage.deleteCookies", params{"partition": partition}, nil) == nil {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.profiles = append(p.profiles, p)
+		p.profiles.put(p)
 		return
 	}
 	if p.call("browser.removeUserContext", params{"userContext": p.UserContext}, nil) != nil {

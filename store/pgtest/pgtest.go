@@ -113,7 +113,7 @@ func create(t testing.TB, options string) (url string) {
 func through(dir, address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
-		panic(err) // it is of URL
+		panic(err) // Server.URL has made it
 	}
 	q := u.Query()
 	q.Set("host", dir)
@@ -134,8 +134,8 @@ func empty(url string) error {
 	END $$`, flush)
 }
 
-// EndConnections ends the connections of all clients of a database, as a network cut does. It waits until they have ended: a pooler would
-// give one that is about to end to the next client.
+// EndConnections ends the connections of all clients of a database, as a network cut does. It waits until they have ended: a
+// pooler would give one that is about to end to the next client.
 func EndConnections(url string) error {
 	return run(url, `SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
 		WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND NOT `+isLeft)

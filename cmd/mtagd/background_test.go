@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -203,8 +202,8 @@ func TestServeWarnsOfDomainsThatCannotBeClaimed(t *testing.T) {
 	if err := control.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("mtagd", "partner", "preverify", string(p.ID), "--domain", "t.agency.invalid", "--data", data).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	if err := runMtagd(nil, "partner", "preverify", string(p.ID), "--domain", "t.agency.invalid", "--data", data); err != nil {
+		t.Fatal(err)
 	}
 
 	s, err := startService(data, "127.0.0.1:1")

@@ -78,8 +78,8 @@ func TestBackupUnderLoad(t *testing.T) {
 	}
 	for i, p := range points {
 		b.data = filepath.Join(t.TempDir(), "restored")
-		if out, err := exec.Command("mtagd", "restore", to, "--data", b.data, "--point", p.name).CombinedOutput(); err != nil {
-			t.Fatalf("restore: %v: %s", err, out)
+		if err := runMtagd(nil, "restore", to, "--data", b.data, "--point", p.name); err != nil {
+			t.Fatal(err)
 		}
 		b.start()
 		listed, total := b.muids()

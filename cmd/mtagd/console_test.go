@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/cookiejar"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -70,12 +69,8 @@ func TestConsoleOverTLS(t *testing.T) {
 		t.Errorf("the API afterwards: %s %s", response.Status, text)
 	}
 
-	out, err := exec.Command("mtagd", "console", "link", "--operator", "--data", w.data).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
 	var link struct{ URL string }
-	if err := json.Unmarshal(out, &link); err != nil {
+	if err := runMtagd(&link, "console", "link", "--operator", "--data", w.data); err != nil {
 		t.Fatal(err)
 	}
 	text, ok := strings.CutPrefix(link.URL, console+"#link=")

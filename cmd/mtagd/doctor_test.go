@@ -112,8 +112,8 @@ func (i *installation) serveAdmin(w http.ResponseWriter, r *http.Request) {
 
 func (i *installation) run(arguments ...string) {
 	i.Helper()
-	if out, err := exec.Command("mtagd", arguments...).CombinedOutput(); err != nil {
-		i.Fatalf("%v: %v: %s", arguments, err, out)
+	if err := runMtagd(nil, arguments...); err != nil {
+		i.Fatalf("%v: %v", arguments, err)
 	}
 }
 
@@ -134,6 +134,13 @@ func (i *installation) examine() (out string, code int) {
 	file := filepath.Join(i.dir, "mtagd.yaml")
 	if _, err := os.Stat(file); err != nil {
 		i.write(file, string(text))
+	}
+	if i.as == nil {
+		done, err := mtagd(job{Args: []string{"doctor", "--config", file}})
+		if err != nil {
+			i.Fatal(err)
+		}
+		return done.Stdout + done.Stderr, done.Code
 	}
 	command := append(i.as, "mtagd", "doctor", "--config", file)
 	answer, err := exec.Command(command[0], command[1:]...).CombinedOutput()

@@ -84,8 +84,11 @@ func newNodes(t *testing.T, flags ...string) *nodes {
 
 // command runs a command on the database, through the server of a data directory if there is one.
 func (n *nodes) command(data string, args ...string) (output string, err error) {
-	out, err := exec.Command("mtagd", append(args, "--data", data, "--store", n.database)...).CombinedOutput()
-	return string(out), err
+	done, err := mtagd(job{Args: append(args, "--data", data, "--store", n.database)})
+	if err == nil && done.Code != exitDone {
+		err = fmt.Errorf("exit code %d", done.Code)
+	}
+	return done.Stdout + done.Stderr, err
 }
 
 // ask sends a request to a node, and reads the answer into v unless it is nil.

@@ -2,12 +2,11 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os/exec"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -22,6 +21,7 @@ import (
 // TestScripts runs testdata/*.txtar. The scripts are exchanges with a real service, as a partner sees them. In addition
 // to the commands of testscript they use:
 //
+//	mtagd ARGUMENT...            run a command of mtagd
 //	serve [FLAG...]              start the service on $DATA, also after a shutdown or a crash
 //	shutdown [SIGHUP]            end it with SIGTERM or with SIGHUP; it must exit with 0
 //	crash                        end it with SIGKILL
@@ -47,7 +47,7 @@ import (
 //	dns NAME TYPE VALUE          set the record of a name in the service's DNS; "dns NAME also TYPE VALUE" adds one;
 //	                             "dns NAME" removes all; "dns NAME servfail|bogus|refuse|silent" makes the name fail;
 //	                             "dns @ADDRESS NAME ..." does it at a zone's name server, which listens on $DNSPORT
-//	fails CODE ARGUMENT...       "mtagd ARGUMENT..." exits with CODE, one line on standard error and nothing on standard output
+//	fails CODE ARGUMENT...       mtagd exits with CODE, one line on standard error and nothing on standard output
 //	says TEXT                    the line contains TEXT
 //	log REGEXP                   the service's log has a match; "! log": it has none
 func TestScripts(t *testing.T) {
@@ -83,6 +83,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"mtagd":    cmdMtagd,
 			"serve":    cmdServe,
 			"shutdown": cmdShutdown,
 			"crash":    cmdCrash,
@@ -128,6 +129,31 @@ func arguments(ts *testscript.TestScript, neg bool, args []string, n int) {
 	if neg || len(args) < n {
 		ts.Fatalf("wrong use of this command: see TestScripts")
 	}
+}
+
+func cmdMtagd(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, false, args, 1)
+	if code := runCommand(ts, args, exitDone).Code; (code != exitDone) != neg {
+		ts.Fatalf("exit code %d", code)
+	}
+}
+
+// variable matches the names of environment variables that matter to mtagd.
+var variable = regexp.MustCompile(`\b(HOME|TMPDIR|MTAGD_\w+)\b`)
+
+// runCommand runs a command for a script, which should exit with a code if it fails.
+func runCommand(ts *testscript.TestScript, args []string, code int) output {
+	script, err := os.ReadFile(filepath.Join("testdata", ts.Name()+".txtar"))
+	ts.Check(err)
+	var environment []string
+	for _, name := range variable.FindAllString("HOME TMPDIR "+string(script), -1) {
+		environment = append(environment, name+"="+ts.Getenv(name))
+	}
+	done, err := mtagd(job{Args: args, Dir: ts.MkAbs("."), Environment: environment, Fails: code})
+	ts.Check(err)
+	io.WriteString(ts.Stdout(), done.Stdout)
+	io.WriteString(ts.Stderr(), done.Stderr)
+	return done
 }
 
 func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
@@ -401,15 +427,16 @@ func cmdDNS(ts *testscript.TestScript, neg bool, args []string) {
 
 func cmdFails(ts *testscript.TestScript, neg bool, args []string) {
 	arguments(ts, neg, args, 1)
-	err := ts.Exec("mtagd", args[1:]...)
-	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || strconv.Itoa(exit.ExitCode()) != args[0] {
-		ts.Fatalf("ended with %v, want exit status %s", err, args[0])
+	code, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	done := runCommand(ts, args[1:], code)
+	if done.Code != code {
+		ts.Fatalf("exit status %d, want %d", done.Code, code)
 	}
-	if out := ts.ReadFile("stdout"); out != "" {
-		ts.Fatalf("printed %q", out)
+	if done.Stdout != "" {
+		ts.Fatalf("printed %q", done.Stdout)
 	}
-	said := ts.ReadFile("stderr")
-	if !strings.HasPrefix(said, "mtagd: ") || strings.Count(said, "\n") != 1 || !strings.HasSuffix(said, "\n") {
+	if said := done.Stderr; !strings.HasPrefix(said, "mtagd: ") || strings.Count(said, "\n") != 1 || !strings.HasSuffix(said, "\n") {
 		ts.Fatalf("not one line that begins with the program's name: %q", said)
 	}
 }

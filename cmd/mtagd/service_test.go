@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,13 +19,14 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
 )
 
 // TestMain makes this test binary serve as mtagd, too: when the tests run the command "mtagd", it is the real program
 // in its own process.
 func TestMain(m *testing.M) {
 	os.Setenv("GORACE", raceOptions)
-	testscript.Main(m, map[string]func(){"mtagd": main})
+	testscript.Main(m, map[string]func(){"mtagd": main, "mtagd-runner": runJobs})
 }
 
 // raceOptions are for processes under the race detector: they do not sleep for a second before they exit, and their memory
@@ -64,9 +66,20 @@ func startService(data, resolver string, flags ...string) (*service, error) {
 	return s, s.waitReady()
 }
 
-// launchService runs "mtagd serve" on free ports and waits until it listens.
+// launchService runs "mtagd serve" on free ports and waits until it listens. The process inherits relaxed timers, so it need
+// not execute itself again.
 func launchService(data, resolver string, flags ...string) (*service, error) {
-	return launch(exec.Command("mtagd", serveArgs(data, resolver, flags)...))
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(timerSlack), 0, 0, 0); err != nil {
+		return nil, err
+	}
+	s, err := launch(exec.Command("mtagd", serveArgs(data, resolver, flags)...))
+	return s, errors.Join(err, unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(before), 0, 0, 0))
 }
 
 func serveArgs(data, resolver string, flags []string) []string {
@@ -253,19 +266,11 @@ func (s *service) do(client *http.Client, r request) (answer, error) {
 
 // newPartner creates a partner and a key with the operator commands.
 func newPartner(data, name string) (id, key string, err error) {
-	out, err := exec.Command("mtagd", "partner", "add", "--name", name, "--data", data).Output()
-	if err != nil {
-		return "", "", err
-	}
 	var partner struct{ PartnerID string }
-	if err := json.Unmarshal(out, &partner); err != nil {
-		return "", "", err
-	}
-	out, err = exec.Command("mtagd", "key", "issue", "--partner", partner.PartnerID, "--data", data).Output()
-	if err != nil {
+	if err := runMtagd(&partner, "partner", "add", "--name", name, "--data", data); err != nil {
 		return "", "", err
 	}
 	var issued struct{ APIKey string }
-	err = json.Unmarshal(out, &issued)
+	err = runMtagd(&issued, "key", "issue", "--partner", partner.PartnerID, "--data", data)
 	return partner.PartnerID, issued.APIKey, err
 }

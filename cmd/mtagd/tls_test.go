@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -281,8 +280,8 @@ func TestPreverifyOrdersACertificateForTheTrackingDomain(t *testing.T) {
 	if err := w.zone.set(domain, "CNAME", cnameTarget+"."); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("mtagd", "partner", "preverify", w.id, "--domain", domain, "--data", w.data).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	if err := runMtagd(nil, "partner", "preverify", w.id, "--domain", domain, "--data", w.data); err != nil {
+		t.Fatal(err)
 	}
 	if err := w.waitLog(fmt.Sprintf(`"msg":"certificate issued","host":%q`, domain)); err != nil { // before any handshake
 		t.Fatal(err)

@@ -27,7 +27,7 @@ release: node
 # sets, nothing may be missing.
 needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells gnuplot
 
-# Tests often wait for browsers or servers, so five packages run at a time on a machine with two cores; with more, they would
+# Tests often wait for browsers or servers, so four packages run at a time on a machine with two cores; with more, they would
 # get in each other's way. FIRST are the packages that take longest: if they started last, one core would be idle at the end.
 #
 # The race detector makes a test five to ten times as expensive, so it is on only where goroutines meet. It is off
@@ -67,7 +67,7 @@ test: needs
 	{ CGO_ENABLED=0 $(GO_ENV) $(GO) list -export -test -deps $(PLAIN) $(PROGRAM) $(DRILLED) >$$out/compiled 2>&1; \
 	{ $(TEST) -p 1 $(PLAIN) || touch $$out/failed; } & \
 	{ $(TEST) -p 1 -run '$(DRILL_TESTS)|$(COMMANDS)' $(PROGRAM) $(DRILLED) || touch $$out/failed; }; wait; } & \
-	$(TEST_RACE) -p 3 -skip '$(COMMANDS)' $(FIRST) $(filter-out $(PLAIN),$(shell $(GO) list ./...)) || touch $$out/failed; \
+	$(TEST_RACE) -p 2 -skip '$(COMMANDS)' $(FIRST) $(filter-out $(PLAIN),$(shell $(GO) list ./...)) || touch $$out/failed; \
 	wait; } | tee $$out/log; \
 	echo "What took longest, in seconds:"; awk '($$1 == "ok" || $$1 == "FAIL") && $$3 ~ /s$$/ { print $$3, $$2 }' $$out/log | sort -rn | head -n 10; \
 	test -n "$(RACE)" || echo "no C compiler: the race detector was off" >>$$out/skipped; \

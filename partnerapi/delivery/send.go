@@ -231,7 +231,7 @@ func (l *lane) send(rt *route, events []*kind.Event) {
 	}
 	requests, refusals := rt.target.Requests(events, l.r.sh.s.Now())
 	for _, refusal := range refusals {
-		at := events[refusal.Event].Place
+		at := refusal.Event.Place
 		if l.fates[at], l.reasons[at] = dead, refusal.Reason; refusal.Skipped {
 			l.fates[at] = filtered
 		}
@@ -242,36 +242,36 @@ func (l *lane) send(rt *route, events []*kind.Event) {
 			l.stopped = true
 			return
 		}
-		hasBrowser := slices.ContainsFunc(request.Events, func(i int) bool { return events[i].Browser != (kind.Browser{}) })
+		hasBrowser := slices.ContainsFunc(request.Events, func(e *kind.Event) bool { return e.Browser != (kind.Browser{}) })
 		if now != rt || hasBrowser && !l.r.sh.s.takesNow(l.r.sh.ctx, rt) { // it was changed: judge the rest again
 			var places []int
 			for _, later := range requests[n:] {
-				for _, at := range later.Events {
-					places = append(places, events[at].Place)
+				for _, e := range later.Events {
+					places = append(places, e.Place)
 				}
 			}
 			l.run(places)
 			return
 		}
-		of, left := make([]*kind.Event, len(request.Events)), []*kind.Event(nil)
-		for i, at := range request.Events {
-			if of[i] = events[at]; l.isErased(of[i]) { // erased since it was judged
-				l.fates[of[i].Place] = erased
+		var left []*kind.Event
+		for _, e := range request.Events {
+			if l.isErased(e) { // erased since it was judged
+				l.fates[e.Place] = erased
 			} else {
-				left = append(left, of[i])
+				left = append(left, e)
 			}
 		}
-		if len(left) < len(of) {
+		if len(left) < len(request.Events) {
 			l.send(rt, left)
 			continue
 		}
-		l.request(rt, request, of)
+		l.request(rt, request)
 	}
 }
 
-// request sends one request, with these events.
-func (l *lane) request(rt *route, request kind.Request, of []*kind.Event) {
-	sh := l.r.sh
+// request sends one request.
+func (l *lane) request(rt *route, request kind.Request) {
+	sh, of := l.r.sh, request.Events
 	sent := sh.request(request, l.failures)
 	if sh.ctx.Err() != nil {
 		l.stopped = true

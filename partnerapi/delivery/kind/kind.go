@@ -167,7 +167,7 @@ type Request struct {
 	URL    string
 	Header http.Header
 	Body   []byte
-	Events []int // which of the events it has
+	Events []*Event
 
 	// Do sends what is not an HTTP request; the other fields then only describe it in previews.
 	Do func(ctx context.Context, dial Dial) (Answer, error)
@@ -181,7 +181,7 @@ type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 // Refusal is an event that is not sent.
 type Refusal struct {
-	Event  int
+	Event  *Event
 	Reason string
 	// Skipped events are not for this destination, because the platform has no such event. Others are dead letters.
 	Skipped bool

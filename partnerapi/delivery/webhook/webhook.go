@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -161,17 +162,14 @@ func appendJSON(b []byte, v any) []byte {
 
 func (t *target) Requests(events []*kind.Event, now time.Time) ([]kind.Request, []kind.Refusal) {
 	var requests []kind.Request
-	for from := 0; from < len(events); from += t.batchSize {
-		part := events[from:min(from+t.batchSize, len(events))]
-		id, places := part[0].Delivery, make([]int, len(part))
-		kindOfBody, open, end := "event.recorded", "", ""
+	for part := range slices.Chunk(events, t.batchSize) {
+		id, kindOfBody, open, end := part[0].Delivery, "event.recorded", "", ""
 		if t.batchSize > 1 {
 			kindOfBody, open, end = "event.batch", `{"events":[`, "]}"
 		}
 		size, sum := 0, sha256.New()
-		for i, e := range part {
+		for _, e := range part {
 			size += len(e.Raw) + 500
-			places[i] = from + i
 			_, _ = sum.Write([]byte(e.Delivery)) // never fails
 		}
 		if t.batchSize > 1 {
@@ -186,7 +184,7 @@ func (t *target) Requests(events []*kind.Event, now time.Time) ([]kind.Request, 
 			body = t.appendEvent(body, e)
 		}
 		body = append(body, end+"}"...)
-		requests = append(requests, kind.Request{URL: t.url, Header: t.header(id, body, now), Body: body, Events: places})
+		requests = append(requests, kind.Request{URL: t.url, Header: t.header(id, body, now), Body: body, Events: part})
 	}
 	return requests, nil
 }

@@ -67,7 +67,7 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 		blocked = r.blocked()
 	}
 	r.sh.mu.Unlock()
-	lanes := make([][]int, max(1, rt.target.Limits().Lanes))
+	lanes := make([][]int, max(1, rt.limits.Lanes))
 	// A failed request ends its lane. The next pass of the loop sends the events of the lane's other visitors, because the
 	// destination may fail on a few events only. There is a next pass if the destination responded, or if this is a test of
 	// whether it has recovered.
@@ -147,7 +147,7 @@ func (l *lane) run(places []int) {
 			return
 		}
 		withBrowser := l.r.sh.s.takesNow(l.r.sh.ctx, rt)
-		n := min(len(places), requestEvents(rt.target.Limits(), l.failures))
+		n := min(len(places), requestEvents(rt.limits, l.failures))
 		memory, events := make([]kind.Event, n), make([]*kind.Event, 0, n)
 		for ; len(places) > 0 && len(events) < n; places = places[1:] {
 			e := &memory[len(events)]
@@ -165,7 +165,7 @@ func (l *lane) run(places []int) {
 
 // judge makes e an event that is to be sent. For any other event it notes the fate, and returns false.
 func (d *round) judge(rt *route, i int, e *kind.Event) bool {
-	now, limits := d.r.sh.s.Now(), rt.target.Limits()
+	now, limits := d.r.sh.s.Now(), rt.limits
 	*e = kind.Event{Received: d.items[i].event, Place: i}
 	fate, reason := rt.judge(e, d.isErased(e), now)
 	if fate == unsent && !d.isRetry && !d.since.IsZero() && limits.GivesUp(e.ReceivedAt, now) && limits.GivesUp(d.since, now) {
@@ -181,7 +181,7 @@ func (d *round) judge(rt *route, i int, e *kind.Event) bool {
 
 // judge reads the fields of an event if they are needed. It returns why the event is not sent; unsent: it is.
 func (rt *route) judge(e *kind.Event, isErased bool, now time.Time) (f fate, why string) {
-	limits := rt.target.Limits()
+	limits := rt.limits
 	if !limits.Raw || len(rt.consent) > 0 || rt.filter != nil {
 		if e.Parse() != nil {
 			return dead, "the event cannot be read"

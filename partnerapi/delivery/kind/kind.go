@@ -81,7 +81,6 @@ type Target interface {
 
 // Eraser is a Target that can be asked to erase.
 type Eraser interface {
-	TakesErasures() bool // its settings want the requests
 	Erasure(e store.Erasure, id string, now time.Time) Request
 }
 
@@ -94,6 +93,7 @@ type Limits struct {
 	ByEventTime bool
 	Wait        time.Duration // how long to wait for a full request
 	Raw         bool          // requests are made of Event.Raw: Event.Fields are nil
+	Erasures    bool          // it wants requests to erase: the target is an Eraser
 }
 
 // TooOld reports whether an event with this event_time is never sent: it becomes a dead letter.

@@ -132,7 +132,7 @@ func isHeader(name, value string) bool {
 }
 
 func (t *target) Limits() kind.Limits {
-	l := kind.Limits{Events: t.batchSize, Lanes: 1, MaxAge: maxAge, Raw: len(t.mapping) == 0}
+	l := kind.Limits{Events: t.batchSize, Lanes: 1, MaxAge: maxAge, Raw: len(t.mapping) == 0, Erasures: t.erasures}
 	if t.batchSize == 1 {
 		l.Lanes = 16
 	}
@@ -211,9 +211,6 @@ func (t *target) header(id string, body []byte, now time.Time) http.Header {
 	h.Set("webhook-signature", strings.Join(signatures, " "))
 	return h
 }
-
-// TakesErasures implements kind.Eraser.
-func (t *target) TakesErasures() bool { return t.erasures }
 
 // Erasure implements kind.Eraser. A person is named only by SHA-256 hashes, in hexadecimal. For a muid, the hash is of a
 // byte 255 and the muid (store.MUIDKey). For an identifier, it is of a byte for the kind (0: email, 1: phone, 2: deviceId)

@@ -14,23 +14,15 @@ import (
 // references are the document that describes the API and the page that shows it, by path. Everybody may read them. They are
 // made when they are first asked for.
 func (a *api) references() map[string]fasthttp.RequestHandler {
-	files := map[string]fasthttp.RequestHandler{}
-	for name, f := range openapi.PageFiles {
-		files[name] = a.serveReference("read_docs", f.ContentType, f.Read)
-	}
-	return map[string]fasthttp.RequestHandler{
+	all := map[string]fasthttp.RequestHandler{
 		"/v1/openapi.json": a.serveReference("read_openapi", "application/json", func() ([]byte, error) {
 			return openapi.Document(a.BaseURL, a.TagURL(a.ClientTagHost))
 		}),
-		"/v1/docs": a.serveReference("read_docs", openapi.Page.ContentType, openapi.Page.Read),
-		"/v1/docs/{file}": func(r *fasthttp.RequestCtx) {
-			if serve, ok := files[pathParam(r, "file")]; ok {
-				serve(r)
-			} else {
-				a.fail(context.Background(), r, errNoRoute)
-			}
-		},
 	}
+	for path, f := range openapi.Page {
+		all[path] = a.serveReference("read_docs", f.ContentType, f.Read)
+	}
+	return all
 }
 
 // serveReference returns the handler of a file. name is for metrics.

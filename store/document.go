@@ -66,8 +66,8 @@ type Documents interface {
 	// merchant has MaxDestinations.
 	UpdateDestination(ctx context.Context, m MerchantID, id string, update DocumentUpdate) error
 	// ChangedDestinations returns the destinations that were changed since the last call, on any node, as they are now:
-	// without content if they were deleted. In the first call, since is 1: all changes since the engine was opened.
-	// Afterwards it is the upTo of the previous call.
+	// without content if they were deleted. In the first call, since is 0: all destinations. Afterwards it is the upTo of
+	// the previous call.
 	ChangedDestinations(ctx context.Context, since int64) (changed []Document, upTo int64, err error)
 
 	// Document returns a document. KindNotFound: document.

@@ -34,6 +34,8 @@ package console
 
 import (
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -135,21 +137,14 @@ type operation struct {
 	handle func(*fasthttp.RequestCtx) error
 }
 
-// route calls the operation of a request's method. HEAD is GET: fasthttp does not send the body.
+// route calls the operation of a request's method.
 func (c *Console) route(r *fasthttp.RequestCtx, by route) {
-	method := string(r.Method())
-	if method == fasthttp.MethodHead {
-		method = fasthttp.MethodGet
+	if get, ok := by["GET"]; ok {
+		by["HEAD"] = get // fasthttp does not send the body
 	}
-	op, ok := by[method]
+	op, ok := by[string(r.Method())]
 	if !ok {
-		var allowed []string
-		for _, method := range []string{"GET", "HEAD", "POST", "DELETE"} {
-			if _, ok := by[method]; ok || method == "HEAD" && by["GET"].handle != nil {
-				allowed = append(allowed, method)
-			}
-		}
-		r.Response.Header.Set(fasthttp.HeaderAllow, strings.Join(allowed, ", "))
+		r.Response.Header.Set(fasthttp.HeaderAllow, strings.Join(slices.Sorted(maps.Keys(by)), ", "))
 		partnerapi.WriteError(r, fasthttp.StatusMethodNotAllowed, "Method not allowed")
 		return
 	}

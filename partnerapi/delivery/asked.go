@@ -48,19 +48,13 @@ type Ask struct {
 	Reason      *string    `json:"reason"` // why the last attempt failed
 }
 
-// takesErasures reports whether a destination can be asked to erase, and its settings want it.
-func takesErasures(t kind.Target) bool {
-	eraser, ok := t.(kind.Eraser)
-	return ok && eraser.TakesErasures()
-}
-
 // askAll has destinations look for erasures, until the shard stops.
 func (sh *shard) askAll() {
 	for sh.sleep(min(askInterval, 5*sh.s.Backoff(1))) {
 		sh.mu.Lock()
 		for _, of := range sh.of {
 			for _, r := range of.runners {
-				if r.asks = r.takesErasures; r.asks {
+				if r.asks = r.limits.Erasures; r.asks {
 					r.kick()
 				}
 			}
@@ -189,7 +183,7 @@ func (s *Service) Asks(ctx context.Context, m store.MerchantID, erasures []store
 	takes := map[string]bool{}
 	for _, d := range destinations {
 		rt, err := s.open(d)
-		takes[d.ID] = err == nil && takesErasures(rt.target)
+		takes[d.ID] = err == nil && rt.limits.Erasures
 	}
 	for _, e := range erasures {
 		asks, of := []Ask{}, known[e.ID]

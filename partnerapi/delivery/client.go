@@ -27,20 +27,15 @@ const (
 	keptReason     = 500              // of what a kind finds in it
 )
 
-// guard decides which addresses a request may reach.
-type guard struct{ allow store.Networks }
-
 var errAddress = errors.New("the address is not public, and the operator has not allowed it")
 
-func (g guard) allows(addr netip.Addr) bool {
-	addr = addr.Unmap().WithZone("")
-	return store.IsPublicAddress(addr) || g.allow.Contain(addr)
-}
+// guard decides which addresses a request may reach: public ones, and those in these networks.
+type guard store.Networks
 
 // control is called with the address that a connection is about to be made to, after DNS, each time.
-func (g guard) control(_, address string, _ syscall.RawConn) error {
+func (allow guard) control(_, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
-	if err != nil || !g.allows(at.Addr()) {
+	if err != nil || !store.IsPublicAddress(at.Addr()) && !store.Networks(allow).Contain(at.Addr().Unmap().WithZone("")) {
 		return errAddress
 	}
 	return nil
@@ -53,7 +48,7 @@ type client struct {
 }
 
 func newClient(allow store.Networks, roots *tls.Config) *client {
-	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second, Control: guard{allow}.control}
+	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second, Control: guard(allow).control}
 	return &client{
 		dial: dialer.DialContext,
 		http: &http.Client{

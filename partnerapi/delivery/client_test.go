@@ -9,12 +9,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"mtagd/store"
 )
 
 func TestTheGuardAllowsPublicAddressesAndThoseOfTheOperator(t *testing.T) {
-	allowed := guard{[]netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("::1/128")}}
+	allowed := guard(store.ParseNetworks("10.1.0.0/16", "::1/128"))
 	for text, want := range map[string]bool{"8.8.8.8": true, "10.1.2.3": true, "::ffff:10.1.2.3": true, "10.2.0.1": false, "::1": true, "127.0.0.1": false} {
-		if got := allowed.allows(netip.MustParseAddr(text)); got != want {
+		if got := allowed.control("tcp", net.JoinHostPort(text, "443"), nil) == nil; got != want {
 			t.Errorf("%s is allowed: %v, want %v", text, got, want)
 		}
 	}

@@ -121,7 +121,7 @@ const maxMemory = 12 << 20 // bytes of events that destinations read by themselv
 
 // Open starts to deliver.
 func Open(cfg Config) *Service {
-	s := &Service{Config: cfg, kinds: map[string]kind.Kind{}, client: newClient(cfg.Allow, cfg.Roots), memory: semaphore.NewWeighted(maxMemory), shards: map[int]*shard{}, told: 1}
+	s := &Service{Config: cfg, kinds: map[string]kind.Kind{}, client: newClient(cfg.Allow, cfg.Roots), memory: semaphore.NewWeighted(maxMemory), shards: map[int]*shard{}}
 	for _, k := range append(Kinds(), cfg.Kinds...) {
 		s.kinds[k.Name] = k
 	}
@@ -132,10 +132,13 @@ func Open(cfg Config) *Service {
 	s.clients = &clients{s: s, active: map[store.MerchantID]map[string]bool{}}
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
-	for i := range s.count() {
-		s.running.Go(func() { s.runShard(ctx, i) })
-	}
-	s.running.Go(func() { s.follow(ctx) })
+	s.running.Go(func() {
+		s.tell(ctx) // of all destinations, while no shard runs: each will open its own
+		for i := range s.count() {
+			s.running.Go(func() { s.runShard(ctx, i) })
+		}
+		s.follow(ctx)
+	})
 	return s
 }
 
@@ -227,7 +230,7 @@ func (s *Service) runHeld(held context.Context, i int) error {
 	return nil
 }
 
-// tell tells the shards what has changed since the last call, here and on other nodes.
+// tell tells the shards what has changed since the last call, here and on other nodes. In the first call, that is all.
 func (s *Service) tell(ctx context.Context) {
 	s.telling.Lock()
 	defer s.telling.Unlock()
@@ -255,21 +258,7 @@ func (s *Service) tell(ctx context.Context) {
 
 // follow tells the shards what other nodes have changed, and which destinations have gone with their merchants.
 func (s *Service) follow(ctx context.Context) {
-	known := s.readTakers(ctx)
-	for s.tell(ctx); store.Sleep(ctx, cmp.Or(s.Interval, followInterval)) == nil; s.tell(ctx) {
-		known = known || s.readTakers(ctx)
+	for store.Sleep(ctx, cmp.Or(s.Interval, followInterval)) == nil {
+		s.tell(ctx)
 	}
-}
-
-// readTakers notes all destinations that take client details. It returns false when they could not be read.
-func (s *Service) readTakers(ctx context.Context) bool {
-	s.telling.Lock()
-	defer s.telling.Unlock()
-	docs, err := s.Engine.Destinations(ctx, "")
-	for _, doc := range docs {
-		if d, err := decodeDestination(doc); err == nil {
-			s.clients.note(doc.Merchant, doc.ID, s.takes(d))
-		}
-	}
-	return err == nil
 }

@@ -84,14 +84,11 @@ type route struct {
 	until   time.Time // when a secret ends to be valid: then the route must be opened again; zero: never
 }
 
-// selection decides which events a destination may take, without parsing their fields.
+// selection decides which events a destination may take, without parsing their fields, and how it takes them.
 type selection struct {
 	names  []string // nil: all
 	noBots bool
-	batch  int           // events of a request
-	wait   time.Duration // how long to wait for a full request
-
-	takesErasures bool
+	limits kind.Limits
 }
 
 func (s selection) wants(e *store.Received) bool {
@@ -142,8 +139,8 @@ func (s *Service) open(d Destination) (*route, error) {
 		return nil, err
 	}
 	limits := r.target.Limits()
-	r.selection = selection{names: d.Events, noBots: len(k.Consent) > 0, batch: limits.Events,
-		wait: min(limits.Wait, cmp.Or(s.Interval, limits.Wait)), takesErasures: takesErasures(r.target)}
+	limits.Wait = min(limits.Wait, cmp.Or(s.Interval, limits.Wait))
+	r.selection = selection{d.Events, len(k.Consent) > 0, limits}
 	return r, nil
 }
 

@@ -209,7 +209,7 @@ func TestAnAnswerThatCannotBeReadIsNoSuccess(t *testing.T) {
 			continue
 		}
 		target := openPlatform(t, k, nil)
-		two := kind.Request{Events: []int{0, 1}}
+		two := kind.Request{Events: make([]*kind.Event, 2)}
 		for _, body := range []string{"", "<html>Sign in to this network</html>", `{"elements":[{"sta`} {
 			if v := target.Read(two, kind.Answer{Status: 200, Body: []byte(body)}); v.Outcome != kind.Again || v.Reason == "" {
 				t.Errorf("%s: %q is %+v", k.Name, body, v)

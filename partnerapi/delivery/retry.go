@@ -109,7 +109,6 @@ func (r *runner) noteRetries(rt *route, d *round) {
 		return
 	}
 	r.succeed(d, now)
-	limits := rt.target.Limits()
 	for i, one := range d.items {
 		at := slices.IndexFunc(r.st.Retry, func(e retry) bool { return e.At == one.event.Cursor })
 		if at < 0 {
@@ -118,7 +117,7 @@ func (r *runner) noteRetries(rt *route, d *round) {
 		switch e := &r.st.Retry[at]; {
 		case d.fates[i] == expired:
 			d.fates[i] = dead // they are not next to each other
-		case d.fates[i] == again && limits.GivesUp(e.First, now):
+		case d.fates[i] == again && rt.limits.GivesUp(e.First, now):
 			d.fates[i] = dead
 		case d.fates[i] == again:
 			e.Tries++

@@ -230,7 +230,7 @@ func (r *runner) next() func(rt *route) {
 		return nil
 	}
 	do := r.nextEvents(now)
-	if r.askedLast = r.asks && r.takesErasures && !now.Before(r.nextAsk) && (do == nil || !r.askedLast); r.askedLast {
+	if r.askedLast = r.asks && r.limits.Erasures && !now.Before(r.nextAsk) && (do == nil || !r.askedLast); r.askedLast {
 		return r.ask
 	}
 	return do
@@ -262,10 +262,10 @@ func (r *runner) nextEvents(now time.Time) func(rt *route) {
 
 // sendAt returns when the pending events are sent. Some destinations want few large requests, so events wait for a full one.
 func (r *runner) sendAt() time.Time {
-	if len(r.pending) >= r.batch {
+	if len(r.pending) >= r.limits.Events {
 		return time.Time{}
 	}
-	return r.pending[0].since.Add(r.wait)
+	return r.pending[0].since.Add(r.limits.Wait)
 }
 
 // portion is a number of events that are sent at once, in the order of the feed.
@@ -367,8 +367,8 @@ func (r *runner) readAndSend(rt *route, q store.FeedQuery) (p portion, err error
 	limit, size := maxRound, roundBytes
 	// A request tests whether a failing destination has recovered. Perhaps it always fails on a few events only: after each
 	// further failure a request has fewer events, and more events are tested.
-	if limits := rt.target.Limits(); r.st.Failures > 0 && !r.expiring(rt) {
-		limit, size = max(requestEvents(limits, r.st.Failures)/max(1, limits.Lanes), min(1<<min(r.st.Failures-1, 16), maxProbes)), probeBytes
+	if r.st.Failures > 0 && !r.expiring(rt) {
+		limit, size = max(requestEvents(rt.limits, r.st.Failures)/max(1, rt.limits.Lanes), min(1<<min(r.st.Failures-1, 16), maxProbes)), probeBytes
 	}
 	wants, memory, held := r.selection.wants, r.sh.s.memory, int64(size)
 	has := memory.TryAcquire(held)
@@ -429,5 +429,5 @@ func requestEvents(l kind.Limits, failures int) int { return max(1, l.Events>>(2
 
 // expiring reports whether the oldest events of a destination that fails may be too old to be tried.
 func (r *runner) expiring(rt *route) bool {
-	return !r.st.FailingSince.IsZero() && r.sh.s.Now().Sub(r.st.FailingSince) > rt.target.Limits().MaxAge
+	return !r.st.FailingSince.IsZero() && r.sh.s.Now().Sub(r.st.FailingSince) > rt.limits.MaxAge
 }

@@ -67,7 +67,7 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 		blocked = r.blocked()
 	}
 	r.sh.mu.Unlock()
-	lanes := make([][]int, max(1, rt.target.Limits().Lanes))
+	lanes := make([][]int, max(1, rt.limits.Lanes))
 	// A failed request ends its lane. The next pass of the loop sends the events of the lane's other visitors, because the
 	// destination may fail on a few events only. There is a next pass if the destination responded, or if this is a test of
 	// whether it has recovered.
@@ -147,7 +147,7 @@ func (l *lane) run(places []int) {
 			return
 		}
 		withBrowser := l.r.sh.s.takesNow(l.r.sh.ctx, rt)
-		n := min(len(places), requestEvents(rt.target.Limits(), l.failures))
+		n := min(len(places), requestEvents(rt.limits, l.failures))
 		memory, events := make([]kind.Event, n), make([]*kind.Event, 0, n)
 		for ; len(places) > 0 && len(events) < n; places = places[1:] {
 			e := &memory[len(events)]
@@ -165,7 +165,7 @@ func (l *lane) run(places []int) {
 
 // judge makes e an event that is to be sent. For any other event it notes the fate, and returns false.
 func (d *round) judge(rt *route, i int, e *kind.Event) bool {
-	now, limits := d.r.sh.s.Now(), rt.target.Limits()
+	now, limits := d.r.sh.s.Now(), rt.limits
 	*e = kind.Event{Received: d.items[i].event, Place: i}
 	fate, reason := rt.judge(e, d.isErased(e), now)
 	if fate == unsent && !d.isRetry && !d.since.IsZero() && limits.GivesUp(e.ReceivedAt, now) && limits.GivesUp(d.since, now) {
@@ -181,7 +181,7 @@ func (d *round) judge(rt *route, i int, e *kind.Event) bool {
 
 // judge reads the fields of an event if they are needed. It returns why the event is not sent; unsent: it is.
 func (rt *route) judge(e *kind.Event, isErased bool, now time.Time) (f fate, why string) {
-	limits := rt.target.Limits()
+	limits := rt.limits
 	if !limits.Raw || len(rt.consent) > 0 || rt.filter != nil {
 		if e.Parse() != nil {
 			return dead, "the event cannot be read"
@@ -231,7 +231,7 @@ func (l *lane) send(rt *route, events []*kind.Event) {
 	}
 	requests, refusals := rt.target.Requests(events, l.r.sh.s.Now())
 	for _, refusal := range refusals {
-		at := events[refusal.Event].Place
+		at := refusal.Event.Place
 		if l.fates[at], l.reasons[at] = dead, refusal.Reason; refusal.Skipped {
 			l.fates[at] = filtered
 		}
@@ -242,36 +242,36 @@ func (l *lane) send(rt *route, events []*kind.Event) {
 			l.stopped = true
 			return
 		}
-		hasBrowser := slices.ContainsFunc(request.Events, func(i int) bool { return events[i].Browser != (kind.Browser{}) })
+		hasBrowser := slices.ContainsFunc(request.Events, func(e *kind.Event) bool { return e.Browser != (kind.Browser{}) })
 		if now != rt || hasBrowser && !l.r.sh.s.takesNow(l.r.sh.ctx, rt) { // it was changed: judge the rest again
 			var places []int
 			for _, later := range requests[n:] {
-				for _, at := range later.Events {
-					places = append(places, events[at].Place)
+				for _, e := range later.Events {
+					places = append(places, e.Place)
 				}
 			}
 			l.run(places)
 			return
 		}
-		of, left := make([]*kind.Event, len(request.Events)), []*kind.Event(nil)
-		for i, at := range request.Events {
-			if of[i] = events[at]; l.isErased(of[i]) { // erased since it was judged
-				l.fates[of[i].Place] = erased
+		var left []*kind.Event
+		for _, e := range request.Events {
+			if l.isErased(e) { // erased since it was judged
+				l.fates[e.Place] = erased
 			} else {
-				left = append(left, of[i])
+				left = append(left, e)
 			}
 		}
-		if len(left) < len(of) {
+		if len(left) < len(request.Events) {
 			l.send(rt, left)
 			continue
 		}
-		l.request(rt, request, of)
+		l.request(rt, request)
 	}
 }
 
-// request sends one request, with these events.
-func (l *lane) request(rt *route, request kind.Request, of []*kind.Event) {
-	sh := l.r.sh
+// request sends one request.
+func (l *lane) request(rt *route, request kind.Request) {
+	sh, of := l.r.sh, request.Events
 	sent := sh.request(request, l.failures)
 	if sh.ctx.Err() != nil {
 		l.stopped = true

@@ -46,7 +46,7 @@ func (s *Service) Status(ctx context.Context, d Destination) (Status, error) {
 		out.Word, out.LastError = "broken", new(err.Error())
 		return out, nil
 	}
-	out.MaxAgeHours = int(rt.target.Limits().MaxAge.Hours())
+	out.MaxAgeHours = int(rt.limits.MaxAge.Hours())
 	switch {
 	case d.Paused:
 		out.Word = "paused"

@@ -21,16 +21,13 @@ type PageFile struct {
 // The types of the files. Package mime would also use the machine's own table.
 const html, script, css = "text/html; charset=utf-8", "text/javascript; charset=utf-8", "text/css; charset=utf-8"
 
-// Page is the reference page itself. It expects to be at a path such as /v1/docs, its files below that, and the document
-// beside it, as openapi.json.
-var Page = PageFile{html, "index.html"}
-
-// PageFiles are the files that the page loads, by name.
-var PageFiles = map[string]PageFile{
-	"start.js":       {script, "start.js"},
-	"page.css":       {css, "page.css"},
-	"swagger-ui.js":  {script, "swagger-ui-bundle.js.gz"},
-	"swagger-ui.css": {css, "swagger-ui.css.gz"},
+// Page is the reference page and the files that it loads, by their paths. It expects the document beside it, as openapi.json.
+var Page = map[string]PageFile{
+	"/v1/docs":                {html, "index.html"},
+	"/v1/docs/start.js":       {script, "start.js"},
+	"/v1/docs/page.css":       {css, "page.css"},
+	"/v1/docs/swagger-ui.js":  {script, "swagger-ui-bundle.js.gz"},
+	"/v1/docs/swagger-ui.css": {css, "swagger-ui.css.gz"},
 }
 
 //go:embed page

@@ -32,7 +32,7 @@ func archiveAll(t *testing.T, e *engine) {
 // chunks returns how many chunks a journal has.
 func chunks(t *testing.T, j *journal.Journal) (n int) {
 	t.Helper()
-	testenv.Check(t, j.Since(0, math.MaxUint64, func([]codec.Event, uint64) error { n++; return nil }, func(journal.DamagedChunk) { n++ }))
+	testenv.Check(t, j.Since(0, math.MaxUint64, func([]journal.Event, uint64) error { n++; return nil }, func(journal.DamagedChunk) { n++ }))
 	return n
 }
 

@@ -107,7 +107,8 @@ func (l *liveIndex) replayArchive(x *rank.Index, boundary uint64) error {
 func (l *liveIndex) replayJournal(x *rank.Index, from, upTo uint64) error {
 	progress, first := l.progress("index.db is catching up with events/"), uint64(0)
 	var skipped, failed error
-	err := l.journal.Since(from, upTo, func(events []codec.Event, seq uint64) error {
+	var replayed []codec.Event
+	err := l.journal.Since(from, upTo, func(events []journal.Event, seq uint64) error {
 		if err := l.opened.Err(); err != nil {
 			return err
 		}
@@ -115,7 +116,11 @@ func (l *liveIndex) replayJournal(x *rank.Index, from, upTo uint64) error {
 			first = seq // chunks are numbered by time, and the last one that the index covers may be much older
 		}
 		progress(seq-first, upTo-first)
-		failed = x.Replay(events, seq)
+		replayed = replayed[:0]
+		for i := range events {
+			replayed = append(replayed, events[i].Event)
+		}
+		failed = x.Replay(replayed, seq)
 		return failed
 	}, func(d journal.DamagedChunk) {
 		if err := l.damage.add(note{Chunk: d.Seq, Reason: d.Reason()}); err != nil {

@@ -71,12 +71,12 @@ func (c *comparison) locate() error {
 	defer c.PauseMoves()()
 	c.removing.Lock()
 	defer c.removing.Unlock()
-	maps.DeleteFunc(c.merchants, func(m store.MerchantKey, _ *merchantSums) bool { return !c.unchanged(m) })
+	maps.DeleteFunc(c.merchants, func(m store.MerchantKey, _ *merchantSums) bool { return !c.unchanged(m, c.since) })
 	if err := c.readMerchants(); err != nil {
 		return err
 	}
 	c.group()
-	if c.missing != nil {
+	if c.live {
 		return c.noteMissing()
 	}
 	return nil
@@ -139,7 +139,7 @@ func (c *comparison) noteMissing() error {
 	if len(keys) == 0 {
 		return nil
 	}
-	return c.missing(keys)
+	return c.stored.noteMissing(c.ctx, c.index, c.upTo, keys)
 }
 
 // take keeps an event that only the index or only the journal may have.
@@ -188,15 +188,15 @@ func (c *comparison) readMerchants() error {
 				if !slices.ContainsFunc(c.verifier.blocks, func(known archive.Damage) bool { return known.Merchant == d.Merchant && known.Last == d.Last }) {
 					more = d.Err
 				}
-			}); err != nil && (c.ctx.Err() != nil || c.missing != nil) {
+			}); err != nil && (c.ctx.Err() != nil || c.live) {
 				return err
 			}
 		}
 	}
-	if err := c.journal.Since(boundary, c.upTo, func(events []codec.Event, _ uint64) error {
+	if err := c.journal.Since(boundary, c.upTo, func(events []journal.Event, _ uint64) error {
 		for i := range events {
 			if s := c.merchants[events[i].Merchant]; s != nil {
-				takeStored(s, &events[i])
+				takeStored(s, &events[i].Event)
 			}
 		}
 		return c.ctx.Err()
@@ -204,7 +204,7 @@ func (c *comparison) readMerchants() error {
 		if known := c.chunks[d.Seq]; known == nil || known.damage == nil {
 			more = d.Err
 		}
-	}); err != nil || c.missing == nil {
+	}); err != nil || !c.live {
 		return err
 	}
 	return more

@@ -7,7 +7,6 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
-	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
 )
 
@@ -89,7 +88,7 @@ func (r *reader) checkCounts(ctx context.Context) error {
 		}
 		for more := true; more && err == nil; { // what was committed meanwhile may count too
 			before := from
-			err = r.journal.Since(from, math.MaxUint64, func(events []codec.Event, last uint64) error {
+			err = r.journal.Since(from, math.MaxUint64, func(events []journal.Event, last uint64) error {
 				from = last
 				for i := range events {
 					c, err := of(events[i].Merchant)

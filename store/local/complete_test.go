@@ -312,16 +312,13 @@ func TestHiddenEventsAreNotMissing(t *testing.T) {
 	x := e.index.use()
 	defer x.users.Done()
 	v := verifier{Verification: store.Verification{Found: func(store.Finding) {}, Read: func(store.Part, uint64, uint64) {}}, ctx: ctx,
-		stored: e.stored, control: e.Data, index: x.Index, now: e.now(),
-		missing: func(keys map[store.MerchantKey][]rank.Key) error {
-			t.Errorf("%d events are noted as missing", len(keys[key]))
-			return nil
-		},
-		unchanged: func(store.MerchantKey) bool { // after everything was read once
-			damageTableOf(t, filepath.Join(dir, "archive"), append([]byte{'B'}, key[:]...))
-			return true
-		}}
-	if err := v.verify(); err == nil {
+		stored: e.stored, control: e.Data, index: x.Index, now: e.now(), live: true, since: e.moment()}
+	testenv.Check(t, v.read())
+	damageTableOf(t, filepath.Join(dir, "archive"), append([]byte{'B'}, key[:]...))
+	if err := v.compare(); err == nil {
 		t.Error("the verification does not fail")
+	}
+	if len(e.damage.notes) > 0 {
+		t.Errorf("events are noted as missing: %v", e.damage.notes)
 	}
 }

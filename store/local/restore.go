@@ -125,7 +125,7 @@ func checkRestored(ctx context.Context, dir string, opt Options) (events int, er
 	release := e.archiver.PauseMoves()
 	events = e.archive.Events()
 	var damaged error
-	err = e.journal.Since(e.archive.Boundary(), math.MaxUint64, func(of []codec.Event, _ uint64) error {
+	err = e.journal.Since(e.archive.Boundary(), math.MaxUint64, func(of []journal.Event, _ uint64) error {
 		events += len(of)
 		return ctx.Err()
 	}, func(d journal.DamagedChunk) { damaged = fmt.Errorf("chunk %d %s", d.Seq, d.Reason()) })

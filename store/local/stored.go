@@ -96,53 +96,54 @@ func (s *stored) unchanged(m store.MerchantKey, since uint64) bool {
 // An event is valid until use returns. If some events are damaged, use has got only a part of the others, and
 // readEvents returns journal.DamagedChunks or archive.Damaged.
 func (s *stored) readEvents(ctx context.Context, m store.MerchantKey, positions []store.Position, use func(n int, event journal.Event)) error {
-	wanted := make([]journal.Wanted, len(positions))
-	for i, at := range positions {
-		wanted[i] = journal.Wanted{Position: at, N: i}
+	places := make([]int, len(positions)) // in positions, of what is sorted
+	for i := range places {
+		places[i] = i
 	}
-	slices.SortFunc(wanted, func(a, b journal.Wanted) int { return a.Compare(b.Position) })
-	archived, err := s.readArchived(ctx, m, wanted, use)
+	slices.SortFunc(places, func(a, b int) int { return positions[a].Compare(positions[b]) })
+	sorted := make([]store.Position, len(positions))
+	for i, place := range places {
+		sorted[i] = positions[place]
+	}
+	useSorted := func(i int, event journal.Event) { use(places[i], event) }
+	archived, err := s.readArchived(ctx, m, sorted, useSorted)
 	if err != nil {
 		return err
 	}
-	wanted = wanted[archived:]
+	sorted, places = sorted[archived:], places[archived:]
 	for {
-		err := s.journal.Read(ctx, wanted, use)
+		err := s.journal.Read(ctx, sorted, useSorted)
 		damaged, ok := errors.AsType[journal.DamagedChunks](err)
 		if !ok {
 			return err
 		}
 		// The events may have moved meanwhile: read those that the archive has now.
-		moved, err := s.readArchived(ctx, m, wanted, use)
+		moved, err := s.readArchived(ctx, m, sorted, useSorted)
 		if err != nil {
 			return err
 		}
 		if moved == 0 {
 			return damaged
 		}
-		wanted = wanted[moved:]
+		sorted, places = sorted[moved:], places[moved:]
 	}
 }
 
-// readArchived reads the events that the archive has, and returns their number n. wanted is sorted, so they are its first n.
-func (s *stored) readArchived(ctx context.Context, m store.MerchantKey, wanted []journal.Wanted, use func(n int, event journal.Event)) (n int, err error) {
+// readArchived reads the events that the archive has: those at the first n positions, which are sorted.
+func (s *stored) readArchived(ctx context.Context, m store.MerchantKey, positions []store.Position, use func(i int, event journal.Event)) (n int, err error) {
 	boundary := s.archive.Boundary()
-	n, _ = slices.BinarySearchFunc(wanted, store.Position{Seq: boundary + 1}, func(w journal.Wanted, at store.Position) int { return w.Compare(at) })
+	n, _ = slices.BinarySearchFunc(positions, store.Position{Seq: boundary + 1}, store.Position.Compare)
 	if n == 0 {
 		return 0, nil
 	}
-	positions := make([]store.Position, n)
-	for i := range positions {
-		positions[i] = wanted[i].Position
-	}
 	var damaged archive.Damaged
-	err = s.archive.Read(ctx, m, positions, func(i int, stored archive.Event) {
+	err = s.archive.Read(ctx, m, positions[:n], func(i int, stored archive.Event) {
 		event, err := journal.DecodeBody(m, stored.Position, stored.Body)
 		if err != nil {
 			damaged = append(damaged, archive.Damage{Merchant: m, After: store.Position{Seq: stored.Seq - 1}, Last: stored.Position, Err: err})
 			return
 		}
-		use(wanted[i].N, event)
+		use(i, event)
 	})
 	if err == nil && damaged != nil {
 		err = damaged

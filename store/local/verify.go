@@ -40,10 +40,7 @@ func (r *reader) Verify(ctx context.Context, v store.Verification) (store.Verifi
 		indexWrong = indexWrong || f.Part == store.PartIndex
 		found(f)
 	}
-	w := verifier{Verification: v, ctx: ctx, stored: r.stored, control: r.control, index: x.Index, now: r.now()}
-	w.missing = func(keys map[store.MerchantKey][]rank.Key) error { return r.noteMissing(ctx, x.Index, w.upTo, keys) }
-	since := r.moment()
-	w.unchanged = func(m store.MerchantKey) bool { return r.unchanged(m, since) }
+	w := verifier{Verification: v, ctx: ctx, stored: r.stored, control: r.control, index: x.Index, now: r.now(), live: true, since: r.moment()}
 	err = w.verify()
 	if indexWrong || w.disagree {
 		r.index.startRebuild(x.Index, fmt.Errorf("%w: a verification has found damage", codec.ErrCorrupt))
@@ -110,11 +107,12 @@ func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ stor
 type verifier struct {
 	store.Verification
 	*stored
-	ctx       context.Context
-	control   *control.Data
-	index     *rank.Index
-	now       time.Time
-	unchanged func(store.MerchantKey) bool // no events of the merchant were removed since the verification began
+	ctx     context.Context
+	control *control.Data
+	index   *rank.Index
+	now     time.Time
+	live    bool   // an engine has the data open: events that only the index has are noted, and taken out of it
+	since   uint64 // the moment when the verification began (stored.unchanged)
 
 	counts   store.Verified
 	boundary uint64 // of the archive, when the journal was read
@@ -126,9 +124,8 @@ type verifier struct {
 	damaged  journal.DamagedChunks
 	blocks   archive.Damaged
 
-	onlyLost bool                                         // what the index lacks is not reported
-	disagree bool                                         // the index lacks events
-	missing  func(map[store.MerchantKey][]rank.Key) error // takes events out of the index that nobody else has; nil without an engine
+	onlyLost bool // what the index lacks is not reported
+	disagree bool // the index lacks events
 }
 
 // merchantSums are the sums of a merchant's events.
@@ -169,10 +166,18 @@ func hashOf(m store.MerchantKey, k rank.Key, series string) uint64 {
 
 // verifierOfClosed returns a verifier of data that no engine has open. It has no parts yet.
 func verifierOfClosed(ctx context.Context, v store.Verification) verifier {
-	return verifier{Verification: v, ctx: ctx, stored: &stored{damage: &damageLog{}}, now: time.Now(), unchanged: func(store.MerchantKey) bool { return true }}
+	return verifier{Verification: v, ctx: ctx, stored: &stored{damage: &damageLog{}}, now: time.Now()}
 }
 
-func (v *verifier) verify() (err error) {
+func (v *verifier) verify() error {
+	if err := v.read(); err != nil {
+		return err
+	}
+	return v.compare()
+}
+
+// read verifies the parts, and sums up the events of both sides.
+func (v *verifier) read() (err error) {
 	v.indexed, v.buckets = map[store.MerchantKey]*merchantSums{}, make([]eventSum, buckets)
 	if v.control != nil {
 		v.counts.Records, err = v.control.Verify(v.ctx, func(where, problem string) {
@@ -188,9 +193,6 @@ func (v *verifier) verify() (err error) {
 	}
 	if err == nil && v.archive != nil {
 		err = v.verifyArchive()
-	}
-	if err == nil {
-		err = v.compare()
 	}
 	return err
 }
@@ -268,7 +270,7 @@ func (v *verifier) verifyJournal() error {
 				v.damaged = append(v.damaged, d)
 			}
 		},
-		Events: func(seq uint64, events []codec.Event) {
+		Events: func(seq uint64, events []journal.Event) {
 			if seq <= v.boundary {
 				return
 			}
@@ -277,7 +279,7 @@ func (v *verifier) verifyJournal() error {
 				for i := range events {
 					s := v.sums(events[i].Merchant)
 					if events[i].Time >= s.retainedFrom {
-						v.count(s, s.hash(&events[i]), false)
+						v.count(s, s.hash(&events[i].Event), false)
 					}
 				}
 			}

@@ -100,7 +100,7 @@ type Matcher struct {
 // Matcher returns a new one.
 func (p *Persons) Matcher() *Matcher { return &Matcher{Persons: p} }
 
-// PersonOf returns the numbers of the persons to whom an event with this muid and this body belongs, and of those to whom it
+// Of returns the numbers of the persons to whom an event with this muid and this body belongs, and of those to whom it
 // would belong if claimed links counted. byClaim: the sender gave only identifiers, of which a claimed link led to the muid.
 func (p *Matcher) Of(muid, raw []byte, byClaim bool) (owners, claimed []int) {
 	if !bytes.Equal(muid, p.muid) {

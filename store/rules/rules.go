@@ -103,8 +103,6 @@ type Data struct {
 func New(driver Driver, loaded *Loading, log *slog.Logger) *Data {
 	d := &Data{Removing: func() {}, driver: driver, log: log, dir: store.NewDirectory(), state: newState(), changedDestinations: map[string]int64{}}
 	d.apply(loaded.all)
-	d.destinationChanges = 1
-	clear(d.changedDestinations)
 	return d
 }
 

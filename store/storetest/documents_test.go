@@ -3,6 +3,7 @@ package storetest
 import (
 	"errors"
 	"maps"
+	"slices"
 	"testing"
 
 	"mtagd/store"
@@ -94,6 +95,11 @@ var documentTests = []test{
 			}
 			if docs, err := b.Documents(t.Context(), store.DeadLetters, m.ID, "a_"); err != nil || len(docs) != 2 || docs[0].ID != "a_/1" || docs[1].ID != "a_/2" {
 				t.Errorf("documents under an id: %+v, %v", docs, err)
+			}
+			changed, _, err := b.ChangedDestinations(t.Context(), 0)
+			exist := slices.DeleteFunc(changed, func(d store.Document) bool { return d.Content == nil })
+			if err != nil || len(exist) != 3 {
+				t.Errorf("all destinations: %+v, %v", exist, err)
 			}
 			doc, err := b.Document(t.Context(), store.DeliveryStates, "", "own")
 			if err != nil || string(doc.Content) != "x" {

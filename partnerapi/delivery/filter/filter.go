@@ -143,14 +143,7 @@ var operators = [][]string{
 
 const comparisons = 2
 
-func (p *parser) expression() node {
-	if p.depth++; p.depth > maxDepth {
-		p.fail("nested too deeply")
-		return nil
-	}
-	defer func() { p.depth-- }()
-	return p.binary(0)
-}
+func (p *parser) expression() node { return p.binary(0) }
 
 // binary reads the operators of a line and of those below it.
 func (p *parser) binary(line int) node {
@@ -279,6 +272,7 @@ func number(v any) (float64, bool) {
 	return 0, false
 }
 
+// unary bounds the depth: each nested expression has one.
 func (p *parser) unary() node {
 	if p.depth++; p.depth > maxDepth {
 		p.fail("nested too deeply")

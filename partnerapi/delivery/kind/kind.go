@@ -81,7 +81,6 @@ type Target interface {
 
 // Eraser is a Target that can be asked to erase.
 type Eraser interface {
-	TakesErasures() bool // its settings want the requests
 	Erasure(e store.Erasure, id string, now time.Time) Request
 }
 
@@ -94,6 +93,7 @@ type Limits struct {
 	ByEventTime bool
 	Wait        time.Duration // how long to wait for a full request
 	Raw         bool          // requests are made of Event.Raw: Event.Fields are nil
+	Erasures    bool          // it wants requests to erase: the target is an Eraser
 }
 
 // TooOld reports whether an event with this event_time is never sent: it becomes a dead letter.
@@ -167,7 +167,7 @@ type Request struct {
 	URL    string
 	Header http.Header
 	Body   []byte
-	Events []int // which of the events it has
+	Events []*Event
 
 	// Do sends what is not an HTTP request; the other fields then only describe it in previews.
 	Do func(ctx context.Context, dial Dial) (Answer, error)
@@ -181,7 +181,7 @@ type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 // Refusal is an event that is not sent.
 type Refusal struct {
-	Event  int
+	Event  *Event
 	Reason string
 	// Skipped events are not for this destination, because the platform has no such event. Others are dead letters.
 	Skipped bool

@@ -113,12 +113,11 @@ func (a *Account) Requests(events []*Event, now time.Time) (requests []Request, 
 	type part struct {
 		events []*Event
 		list   []any
-		places []int
 	}
 	p := a.platform
 	var parts []*part
 	open := map[string]*part{}
-	for i, e := range events {
+	for _, e := range events {
 		if e.Time.After(now) { // by the clock of its browser: platforms refuse what has not happened yet
 			e.Time = now
 		}
@@ -127,7 +126,7 @@ func (a *Account) Requests(events []*Event, now time.Time) (requests []Request, 
 			one, refusal = p.Event(a, name, e)
 		}
 		if refusal != nil {
-			refusal.Event = i
+			refusal.Event = e
 			refused = append(refused, *refusal)
 			continue
 		}
@@ -150,7 +149,7 @@ func (a *Account) Requests(events []*Event, now time.Time) (requests []Request, 
 			of = &part{}
 			parts, open[group] = append(parts, of), of
 		}
-		of.events, of.list, of.places = append(of.events, e), append(of.list, one), append(of.places, i)
+		of.events, of.list = append(of.events, e), append(of.list, one)
 	}
 	for _, of := range parts {
 		address, header, body := p.Request(a, of.events, of.list, now)
@@ -159,7 +158,7 @@ func (a *Account) Requests(events []*Event, now time.Time) (requests []Request, 
 		}
 		header.Set("Content-Type", "application/json")
 		text, _ := json.Marshal(body) // all of it was read from JSON
-		requests = append(requests, Request{URL: a.Endpoint + address, Header: header, Body: text, Events: of.places})
+		requests = append(requests, Request{URL: a.Endpoint + address, Header: header, Body: text, Events: of.events})
 	}
 	return requests, refused
 }

@@ -29,5 +29,5 @@ func (t *clickHouse) Requests(events []*kind.Event, _ time.Time) ([]kind.Request
 	}
 	body, _ := lines(events)
 	header := http.Header{"X-Clickhouse-User": {t.user}, "X-Clickhouse-Key": {t.password}}
-	return []kind.Request{{URL: strings.TrimRight(t.url, "/") + "/?" + query.Encode(), Header: header, Body: body, Events: all(len(events))}}, nil
+	return []kind.Request{{URL: strings.TrimRight(t.url, "/") + "/?" + query.Encode(), Header: header, Body: body, Events: events}}, nil
 }

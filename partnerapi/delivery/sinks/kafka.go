@@ -53,7 +53,7 @@ func openKafka(o kind.Options, v kind.Values) (kind.Target, error) {
 func (t *kafka) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
 	body, values := lines(events)
 	return []kind.Request{{
-		URL: "kafka://" + t.brokers[0] + "/" + t.topic, Body: body, Events: all(len(events)),
+		URL: "kafka://" + t.brokers[0] + "/" + t.topic, Body: body, Events: events,
 		Do: func(ctx context.Context, dial kind.Dial) (kind.Answer, error) {
 			return t.produce(ctx, dial, events, values)
 		},

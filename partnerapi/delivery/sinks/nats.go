@@ -40,7 +40,7 @@ func openNATS(o kind.Options, v kind.Values) (kind.Target, error) {
 func (t *nats) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
 	body, messages := lines(events)
 	return []kind.Request{{
-		URL: "nats://" + t.address + "/" + t.subject, Body: body, Events: all(len(events)),
+		URL: "nats://" + t.address + "/" + t.subject, Body: body, Events: events,
 		Do: func(ctx context.Context, dial kind.Dial) (kind.Answer, error) {
 			return t.publish(ctx, dial, events, messages)
 		},

@@ -51,7 +51,7 @@ func openPostgres(o kind.Options, v kind.Values) (kind.Target, error) {
 func (t *postgres) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
 	body, _ := lines(events[:1]) // for a preview: the columns are sent as arrays
 	return []kind.Request{{
-		URL: "postgres://" + t.config.Host + "/" + t.config.Database, Body: body, Events: all(len(events)),
+		URL: "postgres://" + t.config.Host + "/" + t.config.Database, Body: body, Events: events,
 		Do: func(ctx context.Context, dial kind.Dial) (kind.Answer, error) { return t.insert(ctx, dial, events) },
 	}}, nil
 }

@@ -39,16 +39,16 @@ func (t *s3) Requests(events []*kind.Event, _ time.Time) (requests []kind.Reques
 	for from, to := 0, 0; from < len(events); from = to {
 		for to = from + 1; to < len(events) && hour(to) == hour(from); to++ {
 		}
-		body, err := parquet(events[from:to])
+		part := events[from:to]
+		body, err := parquet(part)
 		if err != nil { // fails only if zstd does
-			for i := from; i < to; i++ {
-				refused = append(refused, kind.Refusal{Event: i, Reason: err.Error()})
+			for _, e := range part {
+				refused = append(refused, kind.Refusal{Event: e, Reason: err.Error()})
 			}
 			continue
 		}
-		places := all(to)[from:]
-		key := strings.TrimPrefix(t.prefix+"/"+hour(from)+"/"+token(events[from:to])+".parquet", "/")
-		requests = append(requests, t.put(key, body, places))
+		key := strings.TrimPrefix(t.prefix+"/"+hour(from)+"/"+token(part)+".parquet", "/")
+		requests = append(requests, t.put(key, body, part))
 	}
 	return requests, refused
 }
@@ -66,17 +66,17 @@ func parquet(events []*kind.Event) ([]byte, error) {
 }
 
 // put returns a signed request.
-func (t *s3) put(key string, body []byte, places []int) kind.Request {
+func (t *s3) put(key string, body []byte, events []*kind.Event) kind.Request {
 	address := t.endpoint + "/" + t.bucket + "/" + key
 	r, err := http.NewRequest(http.MethodPut, address, bytes.NewReader(body))
 	if err != nil {
-		return kind.Request{URL: address, Events: places} // Open has checked the address
+		return kind.Request{URL: address, Events: events} // Open has checked the address
 	}
 	sum := sha256.Sum256(body)
 	r.Header.Set("X-Amz-Content-Sha256", hex.EncodeToString(sum[:]))
 	r.Header.Set("Content-Type", export.Parquet.ContentType())
 	r = signer.SignV4(*r, t.accessKeyID, t.secret, "", t.region)
-	return kind.Request{Method: http.MethodPut, URL: address, Header: r.Header, Body: body, Events: places}
+	return kind.Request{Method: http.MethodPut, URL: address, Header: r.Header, Body: body, Events: events}
 }
 
 // Read implements kind.Target. A file is never the fault of one event.

@@ -119,15 +119,6 @@ func lines(events []*kind.Event) (b []byte, each [][]byte) {
 	return b, each
 }
 
-// all returns the indexes of n events.
-func all(n int) []int {
-	places := make([]int, n)
-	for i := range places {
-		places[i] = i
-	}
-	return places
-}
-
 // token returns an idempotency token: the same events have the same token.
 func token(events []*kind.Event) string {
 	sum := sha256.New()

@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -131,7 +132,7 @@ func isHeader(name, value string) bool {
 }
 
 func (t *target) Limits() kind.Limits {
-	l := kind.Limits{Events: t.batchSize, Lanes: 1, MaxAge: maxAge, Raw: len(t.mapping) == 0}
+	l := kind.Limits{Events: t.batchSize, Lanes: 1, MaxAge: maxAge, Raw: len(t.mapping) == 0, Erasures: t.erasures}
 	if t.batchSize == 1 {
 		l.Lanes = 16
 	}
@@ -161,17 +162,14 @@ func appendJSON(b []byte, v any) []byte {
 
 func (t *target) Requests(events []*kind.Event, now time.Time) ([]kind.Request, []kind.Refusal) {
 	var requests []kind.Request
-	for from := 0; from < len(events); from += t.batchSize {
-		part := events[from:min(from+t.batchSize, len(events))]
-		id, places := part[0].Delivery, make([]int, len(part))
-		kindOfBody, open, end := "event.recorded", "", ""
+	for part := range slices.Chunk(events, t.batchSize) {
+		id, kindOfBody, open, end := part[0].Delivery, "event.recorded", "", ""
 		if t.batchSize > 1 {
 			kindOfBody, open, end = "event.batch", `{"events":[`, "]}"
 		}
 		size, sum := 0, sha256.New()
-		for i, e := range part {
+		for _, e := range part {
 			size += len(e.Raw) + 500
-			places[i] = from + i
 			_, _ = sum.Write([]byte(e.Delivery)) // never fails
 		}
 		if t.batchSize > 1 {
@@ -186,7 +184,7 @@ func (t *target) Requests(events []*kind.Event, now time.Time) ([]kind.Request, 
 			body = t.appendEvent(body, e)
 		}
 		body = append(body, end+"}"...)
-		requests = append(requests, kind.Request{URL: t.url, Header: t.header(id, body, now), Body: body, Events: places})
+		requests = append(requests, kind.Request{URL: t.url, Header: t.header(id, body, now), Body: body, Events: part})
 	}
 	return requests, nil
 }
@@ -213,9 +211,6 @@ func (t *target) header(id string, body []byte, now time.Time) http.Header {
 	h.Set("webhook-signature", strings.Join(signatures, " "))
 	return h
 }
-
-// TakesErasures implements kind.Eraser.
-func (t *target) TakesErasures() bool { return t.erasures }
 
 // Erasure implements kind.Eraser. A person is named only by SHA-256 hashes, in hexadecimal. For a muid, the hash is of a
 // byte 255 and the muid (store.MUIDKey). For an identifier, it is of a byte for the kind (0: email, 1: phone, 2: deviceId)

@@ -86,7 +86,7 @@ func TestBatches(t *testing.T) {
 	}
 	e := event(t, `{"event":"Purchase"}`)
 	requests, _ := target.Requests([]*kind.Event{e, e, e}, time.Now())
-	if len(requests) != 2 || !slices.Equal(requests[0].Events, []int{0, 1}) || !slices.Equal(requests[1].Events, []int{2}) {
+	if len(requests) != 2 || !slices.Equal(requests[0].Events, []*kind.Event{e, e}) || !slices.Equal(requests[1].Events, []*kind.Event{e}) {
 		t.Fatalf("%+v", requests)
 	}
 	again, _ := target.Requests([]*kind.Event{e, e, e}, time.Now())
@@ -142,11 +142,11 @@ func TestMappingsAreBounded(t *testing.T) {
 func TestAnswers(t *testing.T) {
 	for status, want := range map[int]kind.Outcome{200: kind.Done, 204: kind.Done, 302: kind.Again, 400: kind.Again, 401: kind.Again, 404: kind.Again,
 		410: kind.Gone, 429: kind.Again, 500: kind.Again} {
-		if got := (&target{}).Read(kind.Request{Events: []int{0}}, kind.Answer{Status: status, Header: http.Header{}}); got.Outcome != want {
+		if got := (&target{}).Read(kind.Request{Events: make([]*kind.Event, 1)}, kind.Answer{Status: status, Header: http.Header{}}); got.Outcome != want {
 			t.Errorf("%d is %v, want %v", status, got.Outcome, want)
 		}
 	}
-	if got := (&target{}).Read(kind.Request{Events: []int{0, 1}}, kind.Answer{Status: 400}); got.Outcome != kind.Refused {
+	if got := (&target{}).Read(kind.Request{Events: make([]*kind.Event, 2)}, kind.Answer{Status: 400}); got.Outcome != kind.Refused {
 		t.Errorf("a batch with 400 is %v", got.Outcome)
 	}
 }

@@ -183,11 +183,10 @@ func (c *chunks) first(end log.Position) log.Position {
 type reader struct {
 	chunks *chunks
 
-	record  []byte       // the last one that was read
-	at      log.Position // its position
-	data    []byte
-	events  []Event
-	indexed []codec.Event
+	record []byte       // the last one that was read
+	at     log.Position // its position
+	data   []byte
+	events []Event
 }
 
 // packed returns a chunk as it is stored. It is valid until the next call.
@@ -212,16 +211,6 @@ func (r *reader) unpack(s stored) (chunk []byte, err error) {
 		r.data, err = unpackChunk(r.data, packed)
 	}
 	return r.data, err
-}
-
-// readIndexed is read of what the index needs to know.
-func (r *reader) readIndexed(s stored) ([]codec.Event, error) {
-	events, err := r.read(s)
-	r.indexed = r.indexed[:0]
-	for i := range events {
-		r.indexed = append(r.indexed, events[i].Event)
-	}
-	return r.indexed, err
 }
 
 // read decodes all events of a chunk. They are valid until the next call.

@@ -74,14 +74,14 @@ func TestARequestMayTakeSeveralTransactions(t *testing.T) {
 	closeJournal(t, j)
 	j = open(t, dir)
 	defer closeJournal(t, j)
-	var wanted []Wanted
-	for i, e := range since(t, j, 0) {
-		wanted = append(wanted, Wanted{e.Position, i})
+	var positions []store.Position
+	for _, e := range since(t, j, 0) {
+		positions = append(positions, e.Position)
 	}
-	if len(wanted) != len(marks) {
-		t.Fatalf("%d events, want %d", len(wanted), len(marks))
+	if len(positions) != len(marks) {
+		t.Fatalf("%d events, want %d", len(positions), len(marks))
 	}
-	if err := j.Read(ctx, wanted, func(n int, e Event) {
+	if err := j.Read(ctx, positions, func(n int, e Event) {
 		if !bytes.Equal(e.Raw, marks[n].Raw) {
 			t.Errorf("event %d does not have the body that was sent as number %d", n, n)
 		}

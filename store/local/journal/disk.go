@@ -138,9 +138,9 @@ const minFiles = 256
 
 // freeSpace returns the bytes that are free; 0 when no more files can be created.
 func freeSpace(dir string) (int64, error) {
-	bytes, files, err := space.FreeWithFiles(dir)
-	if files < minFiles {
-		bytes = 0
+	disk, err := space.Of(dir)
+	if disk.Files < minFiles {
+		return 0, err
 	}
-	return bytes, err
+	return disk.Free, err
 }

@@ -186,10 +186,10 @@ func (j *Journal) trim() error {
 		return nil
 	}
 	defer j.copying.Unlock()
-	if end := j.log.End(); j.copies == 0 && end > 0 {
-		return j.log.Trim(min(j.needed(), end-1)) // the last file stays
+	if j.copies > 0 {
+		return nil
 	}
-	return nil
+	return j.log.Trim(j.needed())
 }
 
 // tryWrite writes a record that changes nothing, unless another commit has succeeded meanwhile.

@@ -105,11 +105,14 @@ func since(t *testing.T, j *testJournal, seq uint64) (all []codec.Event) {
 // sinceWithDamage is since, with the damaged chunks.
 func sinceWithDamage(t *testing.T, j *testJournal, seq uint64) (all []codec.Event, damaged []DamagedChunk) {
 	t.Helper()
-	if err := j.Since(seq, math.MaxUint64, func(events []codec.Event, last uint64) error {
+	if err := j.Since(seq, math.MaxUint64, func(events []Event, last uint64) error {
 		if events[len(events)-1].Seq != last {
 			t.Errorf("the last event of chunk %d is at %v", last, events[len(events)-1].Position)
 		}
-		all = append(all, cloned(events)...)
+		for _, e := range events {
+			e.Series = bytes.Clone(e.Series)
+			all = append(all, e.Event)
+		}
 		return nil
 	}, func(d DamagedChunk) { damaged = append(damaged, d) }); err != nil {
 		t.Fatal(err)
@@ -163,10 +166,10 @@ func TestReadStopsBetweenChunksWhenTheContextEnds(t *testing.T) {
 	m := store.NewMerchantID()
 	record(t, j, m, 300)
 	record(t, j, m, 1)
-	wanted := []Wanted{{j.handed[0].Position, 0}, {j.handed[300].Position, 1}}
+	positions := []store.Position{j.handed[0].Position, j.handed[300].Position}
 	ctx, cancel := context.WithCancel(t.Context())
 	read := 0
-	err := j.Read(ctx, wanted, func(int, Event) {
+	err := j.Read(ctx, positions, func(int, Event) {
 		read++
 		cancel()
 	})

@@ -107,7 +107,7 @@ func TestTheMarkOfAnIndexIsNoDamage(t *testing.T) {
 	defer closeJournal(t, j)
 	testenv.Check(t, errors.Join(j.keys.db.Put(codec.Entry{Key: []byte("V"), Value: []byte{1}, Version: 1}), j.keys.db.Flush()))
 	wrong := func(where string, err error) { t.Errorf("%s: %v", where, err) }
-	_, err := j.Verify(ctx, Check{Events: func(uint64, []codec.Event) {}, Wrong: wrong, Read: func(uint64, uint64) {}})
+	_, err := j.Verify(ctx, Check{Events: func(uint64, []Event) {}, Wrong: wrong, Read: func(uint64, uint64) {}})
 	testenv.Check(t, err)
 }
 

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"mtagd/store"
-	"mtagd/store/local/codec"
 	"mtagd/store/local/faultfs"
 	"mtagd/store/testenv"
 )
@@ -85,7 +84,7 @@ func TestAKnownLinkIsRemoved(t *testing.T) {
 		if found, err := j.Resolve(ctx, shop, ann()); err != nil || found != "" {
 			t.Fatalf("after it was removed, the email leads to %q, %v", found, err)
 		}
-		if counts, err := j.Verify(ctx, Check{Events: func(uint64, []codec.Event) {}, Read: func(uint64, uint64) {}}); err != nil || counts.Links != 0 {
+		if counts, err := j.Verify(ctx, Check{Events: func(uint64, []Event) {}, Read: func(uint64, uint64) {}}); err != nil || counts.Links != 0 {
 			t.Fatalf("after it was removed, a verification counts %d links, %v", counts.Links, err)
 		}
 	}

@@ -1,22 +1,14 @@
 package journal
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
 )
-
-// Wanted is an event to read, and its number in the caller's results.
-type Wanted struct {
-	store.Position
-	N int
-}
 
 // DamagedChunk is a chunk that cannot be read, and why.
 type DamagedChunk struct {
@@ -44,26 +36,22 @@ func (d DamagedChunks) Error() string {
 	return fmt.Sprintf("%d chunks of events are damaged, the first is %d, which %s", len(d), d[0].Seq, d[0].Reason())
 }
 
-// Read calls use with each wanted event and its N. It sorts wanted, and reads the events in the order of positions. So it
-// unpacks each chunk once. An event is valid until use returns. When ctx ends, Read stops before the next chunk and returns
-// ctx's error. When chunks are damaged or missing, Read goes on with the others, and returns a DamagedChunks.
-func (j *Journal) Read(ctx context.Context, wanted []Wanted, use func(n int, e Event)) error {
-	slices.SortFunc(wanted, func(a, b Wanted) int { return cmp.Or(a.Compare(b.Position), cmp.Compare(a.N, b.N)) })
+// Read calls use with the events at these positions, which are sorted; i is the index of the position. So it unpacks each
+// chunk once. An event is valid until use returns. When ctx ends, Read stops before the next chunk and returns ctx's error.
+// When chunks are damaged or missing, Read goes on with the others, and returns a DamagedChunks.
+func (j *Journal) Read(ctx context.Context, positions []store.Position, use func(i int, e Event)) error {
 	r := reader{chunks: &j.chunks}
 	var damaged DamagedChunks
-	for len(wanted) > 0 {
+	for i, next := 0, 0; i < len(positions); i = next {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		seq := wanted[0].Seq
-		n := slices.IndexFunc(wanted, func(w Wanted) bool { return w.Seq != seq })
-		if n < 0 {
-			n = len(wanted)
+		for seq := positions[i].Seq; next < len(positions) && positions[next].Seq == seq; {
+			next++
 		}
-		if err := r.pick(seq, wanted[:n], use); err != nil {
-			damaged = append(damaged, DamagedChunk{seq, err})
+		if err := r.pick(positions[:next], i, use); err != nil {
+			damaged = append(damaged, DamagedChunk{positions[i].Seq, err})
 		}
-		wanted = wanted[n:]
 	}
 	if damaged != nil {
 		return damaged
@@ -71,9 +59,9 @@ func (j *Journal) Read(ctx context.Context, wanted []Wanted, use func(n int, e E
 	return nil
 }
 
-// pick calls use with the wanted events of one chunk, which are in the order of their positions.
-func (r *reader) pick(seq uint64, wanted []Wanted, use func(n int, e Event)) error {
-	s, found := r.chunks.find(seq)
+// pick is Read for the positions from i on, which are of one chunk.
+func (r *reader) pick(positions []store.Position, i int, use func(i int, e Event)) error {
+	s, found := r.chunks.find(positions[i].Seq)
 	if !found {
 		return errNoChunk
 	}
@@ -81,20 +69,19 @@ func (r *reader) pick(seq uint64, wanted []Wanted, use func(n int, e Event)) err
 	if err != nil {
 		return err
 	}
-	return pickEvents(chunk, wanted, use)
+	return pickEvents(chunk, positions, i, use)
 }
 
-// pickEvents calls use with the wanted events of a chunk, of which there is one at least.
-func pickEvents(chunk []byte, wanted []Wanted, use func(n int, e Event)) error {
+// pickEvents is pick of a chunk that was read.
+func pickEvents(chunk []byte, positions []store.Position, i int, use func(i int, e Event)) error {
 	d := codec.Decoder{B: chunk}
-	for i := 0; len(wanted) > 0; i++ {
-		event := decodeEvent(&d, store.Position{Seq: wanted[0].Seq, Index: uint16(i)})
+	for at := (store.Position{Seq: positions[i].Seq}); i < len(positions); at.Index++ {
+		event := decodeEvent(&d, at)
 		if err := d.Err("chunk"); err != nil {
 			return err
 		}
-		for len(wanted) > 0 && i == int(wanted[0].Index) {
-			use(wanted[0].N, event)
-			wanted = wanted[1:]
+		for ; i < len(positions) && positions[i] == at; i++ {
+			use(i, event)
 		}
 	}
 	return nil
@@ -128,7 +115,7 @@ func (j *Journal) Scan(ctx context.Context, from, upTo uint64, of MerchantSet, u
 
 // Since calls use for each chunk after the chunk seq, up to and including upTo, in the order of receipt; last is its number.
 // The events are valid until use returns. Chunks that cannot be read are passed to damaged.
-func (j *Journal) Since(seq, upTo uint64, use func(events []codec.Event, last uint64) error, damaged func(DamagedChunk)) error {
+func (j *Journal) Since(seq, upTo uint64, use func(events []Event, last uint64) error, damaged func(DamagedChunk)) error {
 	r := reader{chunks: &j.chunks}
 	lost := j.lost
 	passLost := func(before uint64) {
@@ -140,7 +127,7 @@ func (j *Journal) Since(seq, upTo uint64, use func(events []codec.Event, last ui
 	}
 	for _, s := range j.chunks.between(seq, upTo) {
 		passLost(s.seq)
-		events, err := r.readIndexed(s)
+		events, err := r.read(s)
 		if err != nil {
 			damaged(DamagedChunk{s.seq, err})
 			continue

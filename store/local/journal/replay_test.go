@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"mtagd/store"
-	"mtagd/store/local/codec"
 	"mtagd/store/local/log"
 	"mtagd/store/testenv"
 )
@@ -72,8 +71,8 @@ func TestChunksAreReadFromTheLog(t *testing.T) {
 			t.Fatalf("event %d is another one", i)
 		}
 	}
-	for n, e := range got {
-		testenv.Check(t, j.Read(ctx, []Wanted{{e.Position, n}}, func(int, Event) {}))
+	for _, e := range got {
+		testenv.Check(t, j.Read(ctx, []store.Position{e.Position}, func(int, Event) {}))
 	}
 }
 
@@ -145,7 +144,7 @@ func TestADamagedRecord(t *testing.T) {
 	j = start(t, opened)
 	defer closeJournal(t, j)
 	events, damaged := 0, 0
-	testenv.Check(t, j.Since(0, math.MaxUint64, func(e []codec.Event, _ uint64) error { events += len(e); return nil }, func(DamagedChunk) { damaged++ }))
+	testenv.Check(t, j.Since(0, math.MaxUint64, func(e []Event, _ uint64) error { events += len(e); return nil }, func(DamagedChunk) { damaged++ }))
 	if events != 2 || damaged != 1 {
 		t.Errorf("%d events and %d damaged chunks, want 2 and 1", events, damaged)
 	}

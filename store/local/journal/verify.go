@@ -15,10 +15,10 @@ import (
 
 // Check is what Verify reports to. One goroutine makes all calls, and no transaction is open meanwhile.
 type Check struct {
-	Wrong   func(where string, err error)          // damage, other than of a chunk
-	Damaged func(d DamagedChunk)                   // a chunk that cannot be read
-	Events  func(seq uint64, events []codec.Event) // a chunk's events; valid until Events returns
-	Read    func(done, total uint64)               // after each short read
+	Wrong   func(where string, err error)    // damage, other than of a chunk
+	Damaged func(d DamagedChunk)             // a chunk that cannot be read
+	Events  func(seq uint64, events []Event) // a chunk's events; valid until Events returns
+	Read    func(done, total uint64)         // after each short read
 }
 
 // Counts is how many sound entries Verify has read.
@@ -93,7 +93,7 @@ func (j *Journal) Verify(ctx context.Context, c Check) (counts Counts, err error
 			return counts, err
 		}
 		s.record = nil // the file is checked, and not what is in memory
-		events, err := r.readIndexed(s)
+		events, err := r.read(s)
 		switch {
 		case err == nil:
 			counts.Chunks++

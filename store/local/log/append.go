@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"math"
 	"os"
 	"slices"
 
@@ -129,15 +128,9 @@ func (l *Log) removeLeftover() error {
 	return errors.Join(append(errs, durable.SyncPath(l.dir))...)
 }
 
-// Roll begins a new file, unless the last one has no records. Then Trim can remove all records before the call.
-func (l *Log) Roll() error { return l.beginAt(math.MaxUint64) }
-
-// Trim removes the files that have only records before a position. For the end of the log it begins a new file first: after
-// Trim(End()) no byte of any record is in the directory.
+// Trim removes the files that have only records before a position. The last file stays: after Roll it has no byte of the
+// records before.
 func (l *Log) Trim(before Position) error {
-	if err := l.beginAt(before); err != nil {
-		return err
-	}
 	l.listing.Lock()
 	files := *l.files.Load()
 	n := 0
@@ -151,14 +144,14 @@ func (l *Log) Trim(before Position) error {
 	return l.removeLeftover()
 }
 
-// beginAt begins a new file if a position is the end of the log, unless the last file is empty.
-func (l *Log) beginAt(position Position) error {
+// Roll begins a new file, unless the last one has no records.
+func (l *Log) Roll() error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	if l.closed || l.readOnly {
 		return ErrClosed
 	}
-	if position < l.End() || l.offset == block && !l.failed {
+	if l.offset == block && !l.failed {
 		return nil
 	}
 	files := *l.files.Load()

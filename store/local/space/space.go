@@ -9,31 +9,27 @@ import (
 
 // Free returns the bytes that users other than root may still write to the file system of a directory.
 func Free(dir string) (bytes int64, err error) {
-	bytes, _, err = FreeWithFiles(dir)
-	return bytes, err
+	d, err := Of(dir)
+	return d.Free, err
 }
 
-// OfDisk returns the same as Free, and the size of the file system in bytes.
-func OfDisk(dir string) (free, total int64, err error) {
-	var s unix.Statfs_t
-	if err := unix.Statfs(dir, &s); err != nil {
-		return 0, 0, err
-	}
-	return int64(s.Bavail) * s.Bsize, int64(s.Blocks) * s.Bsize, nil
+// Disk is the file system of a directory.
+type Disk struct {
+	Free, Size int64 // bytes; Free as the function returns it
+	Files      int64 // how many can still be created; large on a file system without a limit
 }
 
-// FreeWithFiles returns the same as Free, and how many files can still be created. On a file system without a limit, files
-// is large.
-func FreeWithFiles(dir string) (bytes, files int64, err error) {
+// Of returns what is known of the file system of a directory.
+func Of(dir string) (d Disk, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
-		return 0, 0, err
+		return d, err
 	}
-	files = int64(s.Ffree)
+	d = Disk{int64(s.Bavail) * s.Bsize, int64(s.Blocks) * s.Bsize, int64(s.Ffree)}
 	if s.Files == 0 { // the file system does not count them
-		files = 1 << 32
+		d.Files = 1 << 32
 	}
-	return int64(s.Bavail) * s.Bsize, files, nil
+	return d, nil
 }
 
 // IsFull reports whether an error says that there is no space: the disk is full, or the user's quota is used up.

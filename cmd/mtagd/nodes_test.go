@@ -426,14 +426,6 @@ func TestANodeThatIsKilledWhileItChangesTheTables(t *testing.T) {
 		}
 		return n
 	}
-	await := func(what string, holds func() bool) {
-		t.Helper()
-		for deadline := time.Now().Add(startTimeout); !holds(); time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal(what)
-			}
-		}
-	}
 	const others = "pg_stat_activity WHERE application_name = 'mtagd'"
 	for _, lock := range []string{"usage IN ACCESS SHARE", "goose_db_version IN SHARE"} {
 		run(db, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
@@ -445,13 +437,13 @@ func TestANodeThatIsKilledWhileItChangesTheTables(t *testing.T) {
 		if err := node.Start(); err != nil {
 			t.Fatal(err)
 		}
-		await("the node does not wait for "+lock, func() bool { return count(others+" AND wait_event_type = 'Lock'") == 1 })
+		eventually(t, "the node waits for "+lock, func() bool { return count(others+" AND wait_event_type = 'Lock'") == 1 })
 		if err := node.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		_ = node.Wait() // it was killed
 		run(inTheWay, "ROLLBACK")
-		await("the server still runs the statement of the killed node", func() bool { return count(others) == 0 })
+		eventually(t, "the server has ended the statement of the killed node", func() bool { return count(others) == 0 })
 		if n := count("pg_class WHERE relname = 'tally'"); n != 0 {
 			t.Errorf("killed at %s: the table tally is there", lock)
 		}

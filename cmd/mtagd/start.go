@@ -220,16 +220,14 @@ func (d *daemon) openEdge(context.Context) (err error) {
 			Log: d.Log, Now: time.Now, Metrics: d.rates.counters,
 		},
 		BaseHost: d.BaseHost, Aliases: d.Aliases, PartnerAPI: d.api,
-		AddressEvents: d.AddressEvents, TrustedProxies: d.proxies,
+		PartnerNeedsBody: partnerapi.NeedsBody(d.engine.Directory(), d.tagURL(d.BaseHost), time.Now),
+		AddressEvents:    d.AddressEvents, TrustedProxies: d.proxies,
 	}
 	if d.delivery != nil {
 		c.Browsers = d.delivery
 	}
 	if d.hasLimits() {
 		c.ConnectionsPerAddress = d.AddressConnections
-	}
-	if d.Dev == nil { // the demo shop has bodies without a key
-		c.PartnerNeedsBody = partnerapi.NeedsBody(d.engine.Directory(), d.tagURL(d.BaseHost), time.Now)
 	}
 	if d.hasTLS() {
 		c.TLS = d.tlsmgr.Certificates.TLSConfig()

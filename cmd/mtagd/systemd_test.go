@@ -128,16 +128,13 @@ func (f *fakeSystemd) start(flags ...string) *service {
 // waitMessage waits for a line, and drops it and the lines before it.
 func (f *fakeSystemd) waitMessage(line string) {
 	f.t.Helper()
-	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	eventually(f.t, "the message "+line, func() bool {
 		f.mu.Lock()
+		defer f.mu.Unlock()
 		i := slices.Index(f.received, line)
 		f.received = f.received[i+1:]
-		f.mu.Unlock()
-		if i >= 0 {
-			return
-		}
-	}
-	f.t.Fatalf("no message %s", line)
+		return i >= 0
+	})
 }
 
 // The service takes the sockets that systemd has opened in place of its flags' addresses. It tells systemd when it

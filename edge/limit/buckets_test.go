@@ -96,6 +96,16 @@ func TestANewRateHoldsAtOnce(t *testing.T) {
 	c.waits(9990*time.Second, Rate{PerSecond: 1, Burst: 10})
 }
 
+func TestALowerRateDoesNotHoldForTheTimeBeforeIt(t *testing.T) {
+	c := newClock(t)
+	c.takes(1000, Rate{PerSecond: 200, Burst: 6000})
+	c.now = c.now.Add(5 * time.Second) // the bucket is full
+	for range 150 {
+		c.takes(1, Rate{PerSecond: 5, Burst: 150})
+	}
+	c.waits(1, Rate{PerSecond: 5, Burst: 150})
+}
+
 func TestSpendMayTakeMoreThanThereIs(t *testing.T) {
 	c := newClock(t)
 	rate := Rate{PerSecond: 100, Burst: 100}

@@ -78,6 +78,7 @@ func TestInFirefox(t *testing.T) {
 
 // browserOf returns the browser that a test runs in. Chromium without windows has no back/forward cache.
 func browserOf(t testing.TB) browser {
+	testenv.NotShort(t, "a browser")
 	switch name := t.Name(); {
 	case strings.HasPrefix(name, "TestInFirefox/"):
 		return inFirefox

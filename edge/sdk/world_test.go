@@ -45,7 +45,6 @@ func newWorld(t testing.TB, on ...*service) *world {
 	if t, ok := t.(*testing.T); ok {
 		t.Parallel()
 	}
-	testenv.NotShort(t, "a browser")
 	if browserOf(t) == nil {
 		testenv.Program(t, testenv.Chromium...)
 	}

@@ -108,8 +108,8 @@ func (c merchantRetain) retention() (store.Retention, error) {
 		return 0, nil
 	}
 	days, err := strconv.ParseInt(c.Days, 10, 64)
-	if err == nil {
-		return store.CheckRetention("--days", days)
+	if retention, wrong := store.CheckRetention("--days", days); err == nil && wrong == nil {
+		return retention, nil
 	}
 	return 0, store.Invalid("--days", "must be a number from 1 to %d, forever or default", store.MaxRetention)
 }

@@ -1,10 +1,9 @@
--- Repeats erasures after a restore (cluster.md), before the nodes start: the first node that starts erases again. erasures.csv and
--- suppressed.csv are in the current directory:
+-- Repeats erasures after a restore (cluster.md), before the nodes start: the first node that starts erases again. erasures.csv is
+-- in the current directory:
 --
 --   psql mtagd --single-transaction -f erasures.sql
-CREATE TEMP TABLE e (id text, merchant uuid, at timestamptz, record json);
-CREATE TEMP TABLE s (merchant uuid, key bytea);
+CREATE TEMP TABLE e (kind text, id text, body text);
 \copy e FROM 'erasures.csv' CSV
-\copy s FROM 'suppressed.csv' CSV
-INSERT INTO suppressed SELECT * FROM s ON CONFLICT DO NOTHING;
-INSERT INTO erasure SELECT id, merchant, at, false, record FROM e ON CONFLICT (id) DO UPDATE SET done = false, record = excluded.record;
+INSERT INTO record SELECT kind, id, (SELECT coalesce(max(seq), 0) FROM change), CASE kind WHEN 'suppressed' THEN body
+	ELSE CASE body::jsonb ->> 'state' WHEN 'pending' THEN body ELSE (body::jsonb || '{"state": "removing"}')::text END END FROM e
+	ON CONFLICT (kind, id) DO UPDATE SET version = excluded.version, body = excluded.body;

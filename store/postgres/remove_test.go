@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"regexp"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -183,6 +187,59 @@ func TestErasure(t *testing.T) {
 	}
 	if _, err = s.Erase(t.Context(), s.id, store.Identity{}, store.ErasureOptions{}); store.KindOf(err) != store.KindInvalid {
 		t.Errorf("an erasure of nobody: %v", err)
+	}
+}
+
+// The recipe of deploy/cluster.md: a database that was restored to a point before an erasure gets it again.
+func TestErasuresAreRepeatedAfterARestore(t *testing.T) {
+	psql, url, dir := testenv.Program(t, "psql"), pgtest.Database(t), t.TempDir()
+	run := func(arguments string) {
+		cmd := osexec.Command("sh", "-c", psql+` "$URL" -v ON_ERROR_STOP=1 `+arguments)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "URL="+url)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	forTables := func(sql string) { // those with data
+		testenv.Check(t, os.WriteFile(filepath.Join(dir, "tables.sql"), []byte(`DO $$ DECLARE t text; BEGIN FOR t IN SELECT relname FROM pg_class c
+			WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname NOT LIKE 'goose%'
+			AND NOT EXISTS (SELECT FROM pg_constraint WHERE contype = 'f' AND c.oid IN (conrelid, confrelid)) LOOP `+sql+`; END LOOP; END $$`), 0o600))
+		run("-f tables.sql")
+	}
+	var s *shop
+	t.Run("erase", func(t *testing.T) {
+		s = newShopOn(t, url, Options{Patience: time.Minute})
+		s.record(s.visit(0, 0), s.visit(1, 0))
+		run(`-c "CREATE SCHEMA saved"`)
+		forTables("EXECUTE format('CREATE TABLE saved.%1$I AS TABLE public.%1$I', t)")
+		era, err := s.Erase(t.Context(), s.id, byEmail(1), store.ErasureOptions{Suppress: true})
+		testenv.Check(t, err)
+		await(t, "the erasure is not done", func() bool {
+			era, err = s.Erasure(t.Context(), era.ID)
+			testenv.Check(t, err)
+			return era.State == store.ErasureDone
+		})
+		s.expect(1)
+	})
+
+	guide, err := os.ReadFile("../../deploy/cluster.md")
+	testenv.Check(t, err)
+	run(string(regexp.MustCompile(`(?m)^psql mtagd (-c .*)$`).FindSubmatch(guide)[1]))
+	forTables("EXECUTE format('TRUNCATE public.%1$I; INSERT INTO public.%1$I TABLE saved.%1$I', t)")
+	run(`-c "DROP SCHEMA saved CASCADE"`)
+	script, err := filepath.Abs("../../deploy/erasures.sql")
+	testenv.Check(t, err)
+	run("--single-transaction -f " + script)
+
+	s.t = t
+	s.engine = s.opened(openSoon(url, Options{Log: quiet, Patience: time.Minute}))
+	await(t, "the erasure is not repeated", func() bool {
+		page, err := s.Events(t.Context(), store.Query{Merchant: s.id, SortBy: store.ByTime, Limit: 10})
+		return err == nil && page.Total == 1
+	})
+	s.expect(1)
+	if got := s.record(s.visit(1, 1)); got[0] != store.Suppressed {
+		t.Errorf("a later event of the person: outcome %d", got[0])
 	}
 }
 

@@ -19,7 +19,7 @@ func (a *api) references() map[string]fasthttp.RequestHandler {
 			return openapi.Document(a.BaseURL, a.TagURL(a.ClientTagHost))
 		}),
 	}
-	for path, f := range openapi.Page {
+	for path, f := range openapi.PageFiles {
 		all[path] = a.serveReference("read_docs", f.ContentType, f.Read)
 	}
 	return all

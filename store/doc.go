@@ -15,9 +15,15 @@
 //	certificate.go  which host names may have a TLS certificate, and the state of a certificate
 //	directory.go    the in-memory look-ups of every request, which an engine fills; authentication
 //	event.go        Mark (an event to record), Event (as listed), Query and Page
+//	details.go      the fields of an event that engines only store and return
+//	position.go     positions, cursors and ids of events
 //	feed.go         events in the order of receipt
 //	summary.go      SummaryQuery and Summary: counts by time and group; the buckets of a time zone
 //	identity.go     who an event belongs to: muid, email, phone, deviceId
+//	erasure.go      what is stored of a person, and its removal
+//	removal.go      other removals in the background
+//	document.go     documents of other parts of the service: destinations, delivery states, dead letters
+//	shared.go       what several nodes on one store share
 //	limits.go       what a partner and a merchant may use
 //	merchant.go     Merchant, and whose it is
 //	claim.go        claims: who has a root domain, when it becomes free, and which names can be claimed
@@ -29,8 +35,11 @@
 //	session.go      who is signed in to the web console, and the links that sign in
 //	credential.go   the text of API keys, secrets, sessions and links
 //	ids.go          one type per kind of id, so that the compiler tells them apart
+//	merchantkey.go  a merchant's id as bytes
 //	domain.go       root domains and host names
+//	public.go       which names and addresses are public
 //	dns.go          the result of checking a tag host's DNS
 //	time.go         times as clients write them
 //	errors.go       the kinds of error; each protocol maps them to its own codes
+//	sort.go         sorting of short lists
 package store

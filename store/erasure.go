@@ -137,10 +137,10 @@ type ErasureOptions struct {
 type Persons interface {
 	// Erase removes everything that is stored of a person, in the background. When it returns, that is on disk: it is done
 	// also after a kill, and again after a backup is restored. Events that come in later are not concerned. With suppress,
-	// Record refuses them (Suppressed): those with one of the person's muids, with the identifier, or with one that a
-	// trusted link led to them. An erasure of the same person that has not begun yet is returned again, with suppress added.
-	// KindNotFound: merchant. KindInvalid: the person is not named by one muid or one identifier. KindBusy: the partner has
-	// MaxOpenErasures.
+	// Record refuses them (Suppressed): those with one of the person's muids, with the identifier, or with one that a link
+	// with the merchant's secret led to them. An erasure of the same person that has not begun yet is returned again, with
+	// suppress added. KindNotFound: merchant. KindInvalid: the person is not named by one muid or one identifier. KindBusy:
+	// the partner has MaxOpenErasures.
 	Erase(ctx context.Context, m MerchantID, person Identity, opt ErasureOptions) (Erasure, error)
 	// Erasure returns an erasure of any partner. KindNotFound: erasure.
 	Erasure(ctx context.Context, id ErasureID) (Erasure, error)

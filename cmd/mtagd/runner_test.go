@@ -6,17 +6,20 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
+	"time"
 )
 
 // job is a command for a runner.
 type job struct {
 	Args        []string // after "mtagd"
-	Dir         string   // the working directory
+	Dir         string   // the working directory, if it is not that of the tests
 	Environment []string // in addition to that of the tests
-	Fails       int      // the exit code that is expected, if not 0
+	Want        int      // the exit code that is expected
 }
 
 // output is what a command has printed, and its exit code.
@@ -27,10 +30,17 @@ type output struct {
 
 // mtagd runs a command. A process for each takes long, so most run in one that has run others.
 func mtagd(j job) (done output, err error) {
-	if slices.Contains([]string{"serve", "dev", "backup"}, append(j.Args, "")[0]) && j.Fails != exitUsage { // they change their process
+	j.Environment = append(os.Environ(), j.Environment...)
+	if j.Dir == "" {
+		if j.Dir, err = os.Getwd(); err != nil {
+			return done, err
+		}
+	}
+	// These commands change their process, but not before they find that the command line is wrong.
+	if len(j.Args) > 0 && slices.Contains([]string{"serve", "dev", "backup"}, j.Args[0]) && j.Want != exitUsage {
 		var stdout, stderr strings.Builder
 		cmd := exec.Command("mtagd", j.Args...)
-		cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = j.Dir, append(os.Environ(), j.Environment...), &stdout, &stderr
+		cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = j.Dir, j.Environment, &stdout, &stderr
 		err := cmd.Run()
 		if exit, failed := errors.AsType[*exec.ExitError](err); failed {
 			err, done.Code = nil, exit.ExitCode()
@@ -42,6 +52,8 @@ func mtagd(j job) (done output, err error) {
 	if err != nil {
 		return done, err
 	}
+	const patience = 10 * time.Minute // only a command that hangs should take so long
+	defer time.AfterFunc(patience, func() { _ = r.process.Kill() }).Stop()
 	if err := errors.Join(r.jobs.Encode(j), r.outputs.Decode(&done)); err != nil {
 		return done, fmt.Errorf("mtagd %s: %w", strings.Join(j.Args, " "), err)
 	}
@@ -65,6 +77,7 @@ func runMtagd(answer any, args ...string) error {
 
 // runner is a process that runs commands, one after another, and ends with the tests.
 type runner struct {
+	process *os.Process
 	jobs    *json.Encoder
 	outputs *json.Decoder
 }
@@ -84,6 +97,7 @@ func takeRunner() (*runner, error) {
 		return r, nil
 	}
 	cmd := exec.Command("mtagd-runner")
+	cmd.Env = append(os.Environ(), "GORACE="+raceOptions+" halt_on_error=1") // then a race ends the runner, and its job fails
 	cmd.Stderr = os.Stderr
 	jobs, err := cmd.StdinPipe()
 	if err != nil {
@@ -93,19 +107,21 @@ func takeRunner() (*runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &runner{json.NewEncoder(jobs), json.NewDecoder(outputs)}, cmd.Start()
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return &runner{cmd.Process, json.NewEncoder(jobs), json.NewDecoder(outputs)}, nil
 }
 
 // runJobs is the main function of a runner.
 func runJobs() {
 	jobs, outputs := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
-	environment := os.Environ()
 	for {
 		var j job
 		if jobs.Decode(&j) != nil {
 			return // the tests have ended
 		}
-		done, err := runJob(j, environment)
+		done, err := runJob(j)
 		if err == nil {
 			err = outputs.Encode(done)
 		}
@@ -116,18 +132,17 @@ func runJobs() {
 	}
 }
 
-func runJob(j job, environment []string) (output, error) {
+func runJob(j job) (output, error) {
+	signal.Reset(syscall.SIGHUP) // which the command before has ignored in the end
 	os.Clearenv()
-	for _, variable := range slices.Concat(environment, j.Environment) {
+	for _, variable := range j.Environment {
 		name, value, _ := strings.Cut(variable, "=")
 		if err := os.Setenv(name, value); err != nil {
 			return output{}, err
 		}
 	}
-	if j.Dir != "" {
-		if err := os.Chdir(j.Dir); err != nil {
-			return output{}, err
-		}
+	if err := os.Chdir(j.Dir); err != nil {
+		return output{}, err
 	}
 	var stdout, stderr strings.Builder
 	code := run(j.Args, &stdout, &stderr)

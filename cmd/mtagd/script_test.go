@@ -138,18 +138,18 @@ func cmdMtagd(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// variable matches the names of environment variables that matter to mtagd.
-var variable = regexp.MustCompile(`\b(HOME|TMPDIR|MTAGD_\w+)\b`)
+// passedVariables are the environment variables of a script that its commands get.
+var passedVariables = regexp.MustCompile(`\b(HOME|TMPDIR|MTAGD_\w+)\b`)
 
-// runCommand runs a command for a script, which should exit with a code if it fails.
+// runCommand runs a command for a script. code is the exit code that the script expects.
 func runCommand(ts *testscript.TestScript, args []string, code int) output {
 	script, err := os.ReadFile(filepath.Join("testdata", ts.Name()+".txtar"))
 	ts.Check(err)
 	var environment []string
-	for _, name := range variable.FindAllString("HOME TMPDIR "+string(script), -1) {
+	for _, name := range passedVariables.FindAllString("HOME TMPDIR "+string(script), -1) {
 		environment = append(environment, name+"="+ts.Getenv(name))
 	}
-	done, err := mtagd(job{Args: args, Dir: ts.MkAbs("."), Environment: environment, Fails: code})
+	done, err := mtagd(job{Args: args, Dir: ts.MkAbs("."), Environment: environment, Want: code})
 	ts.Check(err)
 	io.WriteString(ts.Stdout(), done.Stdout)
 	io.WriteString(ts.Stderr(), done.Stderr)

@@ -23,7 +23,7 @@ import (
 )
 
 // TestMain makes this test binary serve as mtagd, too: when the tests run the command "mtagd", it is the real program
-// in its own process.
+// in its own process. As "mtagd-runner", it runs many commands (runner_test.go).
 func TestMain(m *testing.M) {
 	os.Setenv("GORACE", raceOptions)
 	testscript.Main(m, map[string]func(){"mtagd": main, "mtagd-runner": runJobs})
@@ -71,15 +71,11 @@ func startService(data, resolver string, flags ...string) (*service, error) {
 func launchService(data, resolver string, flags ...string) (*service, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	before, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
-	if err != nil {
-		return nil, err
+	if before, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0); err == nil { // without it, the process executes itself
+		_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(timerSlack), 0, 0, 0)
+		defer func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(before), 0, 0, 0) }()
 	}
-	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(timerSlack), 0, 0, 0); err != nil {
-		return nil, err
-	}
-	s, err := launch(exec.Command("mtagd", serveArgs(data, resolver, flags)...))
-	return s, errors.Join(err, unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(before), 0, 0, 0))
+	return launch(exec.Command("mtagd", serveArgs(data, resolver, flags)...))
 }
 
 func serveArgs(data, resolver string, flags []string) []string {

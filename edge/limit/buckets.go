@@ -261,17 +261,18 @@ func (s *set) find(k Key, r Rate, now int64) *level {
 	return &s.levels[soonest]
 }
 
-// refill adds the tokens of the time since the last request. A bucket that was full again at the rate of that time is full, even
-// if the rate has become lower since. Requests may come a little out of order, because a request's
+// refill adds the tokens of the time since the last request. A bucket that was full again at the rate of the last request is
+// full: a lower rate does not count for the time before it. Requests may come a little out of order, because a request's
 // time is when it began. A clock that was set back by more than that starts again.
 func (l *level) refill(r Rate, now int64) {
 	const outOfOrder = int64(time.Minute)
 	if elapsed := now - l.at; elapsed > 0 || elapsed < -outOfOrder {
 		l.taken = max(0, l.taken-r.PerSecond*float64(max(0, elapsed))/1e9)
-		if elapsed > 0 && now >= l.full {
+		if now >= l.full {
 			l.taken = 0
 		}
 		l.at = now
+		l.full = now + int64(seconds(l.taken/r.PerSecond))
 	}
 }
 

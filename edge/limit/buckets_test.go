@@ -106,6 +106,17 @@ func TestALowerRateDoesNotHoldForTheTimeBeforeIt(t *testing.T) {
 	c.waits(1, Rate{PerSecond: 5, Burst: 150})
 }
 
+// A bucket that was not full again when the rate became lower fills at the lower rate.
+func TestALowerRateHoldsForTheTimeAfterIt(t *testing.T) {
+	c := newClock(t)
+	rate := Rate{PerSecond: 5, Burst: 150}
+	c.takes(6000, Rate{PerSecond: 200, Burst: 6000})
+	c.now = c.now.Add(time.Second)
+	c.waits(1169*time.Second, rate)
+	c.now = c.now.Add(40 * time.Second) // at the rate before, it would be full
+	c.waits(1129*time.Second, rate)
+}
+
 func TestSpendMayTakeMoreThanThereIs(t *testing.T) {
 	c := newClock(t)
 	rate := Rate{PerSecond: 100, Burst: 100}

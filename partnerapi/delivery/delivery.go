@@ -133,7 +133,7 @@ func Open(cfg Config) *Service {
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	s.running.Go(func() {
-		s.tell(ctx) // of all destinations, while no shard runs: each will open its own
+		s.tell(ctx) // notes all destinations; no shard runs yet, and each opens its own
 		for i := range s.count() {
 			s.running.Go(func() { s.runShard(ctx, i) })
 		}
@@ -230,7 +230,7 @@ func (s *Service) runHeld(held context.Context, i int) error {
 	return nil
 }
 
-// tell tells the shards what has changed since the last call, here and on other nodes. In the first call, that is all.
+// tell tells the shards what has changed since the last call, here and on other nodes. The first call tells of all destinations.
 func (s *Service) tell(ctx context.Context) {
 	s.telling.Lock()
 	defer s.telling.Unlock()

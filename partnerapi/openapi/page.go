@@ -21,8 +21,8 @@ type PageFile struct {
 // The types of the files. Package mime would also use the machine's own table.
 const html, script, css = "text/html; charset=utf-8", "text/javascript; charset=utf-8", "text/css; charset=utf-8"
 
-// Page is the reference page and the files that it loads, by their paths. It expects the document beside it, as openapi.json.
-var Page = map[string]PageFile{
+// PageFiles are the reference page and the files that it loads, by their paths. The page expects the document beside it, as openapi.json.
+var PageFiles = map[string]PageFile{
 	"/v1/docs":                {html, "index.html"},
 	"/v1/docs/start.js":       {script, "start.js"},
 	"/v1/docs/page.css":       {css, "page.css"},

@@ -313,7 +313,7 @@ func TestHiddenEventsAreNotMissing(t *testing.T) {
 	defer x.users.Done()
 	v := verifier{Verification: store.Verification{Found: func(store.Finding) {}, Read: func(store.Part, uint64, uint64) {}}, ctx: ctx,
 		stored: e.stored, control: e.Data, index: x.Index, now: e.now(), live: true, since: e.moment()}
-	testenv.Check(t, v.read())
+	testenv.Check(t, v.readParts())
 	damageTableOf(t, filepath.Join(dir, "archive"), append([]byte{'B'}, key[:]...))
 	if err := v.compare(); err == nil {
 		t.Error("the verification does not fail")

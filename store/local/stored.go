@@ -96,7 +96,7 @@ func (s *stored) unchanged(m store.MerchantKey, since uint64) bool {
 // An event is valid until use returns. If some events are damaged, use has got only a part of the others, and
 // readEvents returns journal.DamagedChunks or archive.Damaged.
 func (s *stored) readEvents(ctx context.Context, m store.MerchantKey, positions []store.Position, use func(n int, event journal.Event)) error {
-	places := make([]int, len(positions)) // in positions, of what is sorted
+	places := make([]int, len(positions)) // places[i] is the index in positions of sorted[i]
 	for i := range places {
 		places[i] = i
 	}

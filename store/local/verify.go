@@ -170,14 +170,14 @@ func verifierOfClosed(ctx context.Context, v store.Verification) verifier {
 }
 
 func (v *verifier) verify() error {
-	if err := v.read(); err != nil {
+	if err := v.readParts(); err != nil {
 		return err
 	}
 	return v.compare()
 }
 
-// read verifies the parts, and sums up the events of both sides.
-func (v *verifier) read() (err error) {
+// readParts verifies the parts, and sums up the events of both sides.
+func (v *verifier) readParts() (err error) {
 	v.indexed, v.buckets = map[store.MerchantKey]*merchantSums{}, make([]eventSum, buckets)
 	if v.control != nil {
 		v.counts.Records, err = v.control.Verify(v.ctx, func(where, problem string) {

@@ -92,7 +92,9 @@ func (d *Data) UpdateDestination(ctx context.Context, m store.MerchantID, id str
 // ChangedDestinations implements store.Documents. It numbers changes as this machine has heard of them.
 func (d *Data) ChangedDestinations(ctx context.Context, since int64) (changed []store.Document, upTo int64, err error) {
 	err = d.look(ctx, func(s *State) error {
-		upTo = d.destinationChanges
+		if upTo = d.destinationChanges; upTo == since {
+			return nil
+		}
 		for key, at := range d.changedDestinations {
 			if at > since {
 				changed = append(changed, destination(key, s.destinations[key])) // nil: it was deleted

@@ -101,7 +101,8 @@ type Matcher struct {
 func (p *Persons) Matcher() *Matcher { return &Matcher{Persons: p} }
 
 // Of returns the numbers of the persons to whom an event with this muid and this body belongs, and of those to whom it
-// would belong if claimed links counted. byClaim: the sender gave only identifiers, of which a claimed link led to the muid.
+// would belong if claimed links counted. byClaim: the sender gave only identifiers, and the link that led to the muid did not
+// come with the merchant's secret.
 func (p *Matcher) Of(muid, raw []byte, byClaim bool) (owners, claimed []int) {
 	if !bytes.Equal(muid, p.muid) {
 		p.muid = append(p.muid[:0], muid...)

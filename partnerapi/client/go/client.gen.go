@@ -403,7 +403,7 @@ type ErasureInput struct {
 	// Compared by its digits without a leading `00`.
 	Phone string `json:"phone,omitzero"`
 	// Later events of the person get 403 `Events of this person are not accepted` on the tag hosts, and nothing of them is kept:
-	// those with one of the muids, with the identifier, or with one that a trusted link led to them.
+	// those with one of the muids, with the identifier, or with one that a link with the merchant's secret led to them.
 	Suppress *bool `json:"suppress,omitzero"`
 }
 

@@ -1512,7 +1512,7 @@ export interface components {
              */
             claimed: boolean;
             /**
-             * @description Later events of the person get 403 `Events of this person are not accepted` on the tag hosts, and nothing of them is kept: those with one of the muids, with the identifier, or with one that a trusted link led to them.
+             * @description Later events of the person get 403 `Events of this person are not accepted` on the tag hosts, and nothing of them is kept: those with one of the muids, with the identifier, or with one that a link with the merchant's secret led to them.
              * @default false
              */
             suppress: boolean;

@@ -212,6 +212,8 @@ func (t *target) header(id string, body []byte, now time.Time) http.Header {
 	return h
 }
 
+var _ kind.Eraser = (*target)(nil) // Limits says whether it is asked
+
 // Erasure implements kind.Eraser. A person is named only by SHA-256 hashes, in hexadecimal. For a muid, the hash is of a
 // byte 255 and the muid (store.MUIDKey). For an identifier, it is of a byte for the kind (0: email, 1: phone, 2: deviceId)
 // and the normalised value (store.IdentityKey).

@@ -84,12 +84,15 @@ func TestBatches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := event(t, `{"event":"Purchase"}`)
-	requests, _ := target.Requests([]*kind.Event{e, e, e}, time.Now())
-	if len(requests) != 2 || !slices.Equal(requests[0].Events, []*kind.Event{e, e}) || !slices.Equal(requests[1].Events, []*kind.Event{e}) {
+	var events []*kind.Event
+	for range 3 {
+		events = append(events, event(t, `{"event":"Purchase"}`))
+	}
+	requests, _ := target.Requests(events, time.Now())
+	if len(requests) != 2 || !slices.Equal(requests[0].Events, events[:2]) || !slices.Equal(requests[1].Events, events[2:]) {
 		t.Fatalf("%+v", requests)
 	}
-	again, _ := target.Requests([]*kind.Event{e, e, e}, time.Now())
+	again, _ := target.Requests(events, time.Now())
 	if id := requests[0].Header.Get("webhook-id"); id != again[0].Header.Get("webhook-id") || id == requests[1].Header.Get("webhook-id") {
 		t.Error("the id of a batch does not follow from its events")
 	}

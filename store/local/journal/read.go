@@ -36,8 +36,8 @@ func (d DamagedChunks) Error() string {
 	return fmt.Sprintf("%d chunks of events are damaged, the first is %d, which %s", len(d), d[0].Seq, d[0].Reason())
 }
 
-// Read calls use with the events at these positions, which are sorted; i is the index of the position. So it unpacks each
-// chunk once. An event is valid until use returns. When ctx ends, Read stops before the next chunk and returns ctx's error.
+// Read calls use with the events at these positions; i is the index of the position. The positions are sorted, so each chunk
+// is unpacked once. An event is valid until use returns. When ctx ends, Read stops before the next chunk and returns ctx's error.
 // When chunks are damaged or missing, Read goes on with the others, and returns a DamagedChunks.
 func (j *Journal) Read(ctx context.Context, positions []store.Position, use func(i int, e Event)) error {
 	r := reader{chunks: &j.chunks}

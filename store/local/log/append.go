@@ -128,9 +128,11 @@ func (l *Log) removeLeftover() error {
 	return errors.Join(append(errs, durable.SyncPath(l.dir))...)
 }
 
-// Trim removes the files that have only records before a position. The last file stays: after Roll it has no byte of the
-// records before.
+// Trim removes the files that have only records before a position. The last file stays. Right after Roll it has no records.
 func (l *Log) Trim(before Position) error {
+	if l.readOnly {
+		return ErrClosed
+	}
 	l.listing.Lock()
 	files := *l.files.Load()
 	n := 0

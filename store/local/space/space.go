@@ -15,7 +15,7 @@ func Free(dir string) (bytes int64, err error) {
 
 // Disk is the file system of a directory.
 type Disk struct {
-	Free, Size int64 // bytes; Free as the function returns it
+	Free, Size int64 // bytes; Free is what users other than root may still write
 	Files      int64 // how many can still be created; large on a file system without a limit
 }
 

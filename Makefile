@@ -114,7 +114,7 @@ tidy:
 	cd partnerapi/client/go && $(GO) mod tidy -diff
 	cd tools && $(GO) mod tidy -diff
 
-GENERATED = $(sort edge/sdk/loader.js $(wildcard edge/sdk/extras/*.js)) partnerapi/client/go/client.gen.go $(wildcard partnerapi/console/dist/*)
+GENERATED = $(sort edge/sdk/loader.js $(wildcard edge/sdk/extras/*.js)) $(wildcard partnerapi/openapi/openapi.json*) partnerapi/client/go/client.gen.go $(wildcard partnerapi/console/dist/*)
 
 generated: node
 	@before=$$(cksum $(GENERATED)); $(GO) generate ./... && $(GO) generate -C partnerapi/client/go; \

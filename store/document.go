@@ -24,7 +24,7 @@ var DocumentKinds = []DocumentKind{DeliveryStates, DeadLetters, ErasureAsks, Del
 // IsKept reports whether documents of this kind are moved to another engine, and repaired by a repair.
 func (k DocumentKind) IsKept() bool { return k != Deliveries }
 
-// KeptDocuments returns all documents that are kept, in the order of CompareDocuments. of returns those of a kind.
+// KeptDocuments returns all documents that are kept, in the order of CompareDocuments. of returns the documents of a kind.
 func KeptDocuments(of func(kind DocumentKind) ([]Document, error)) (all []Document, err error) {
 	for _, kind := range DocumentKinds {
 		if !kind.IsKept() {

@@ -67,7 +67,7 @@ type KeyOptions struct {
 	Once      string        // idempotency key of the request; empty: there is none
 }
 
-// MaxKeys is how many valid keys a partner may have. An engine keeps as many that have expired or were revoked.
+// MaxKeys is how many valid keys a partner may have. An engine also keeps up to MaxKeys that have expired or were revoked.
 const MaxKeys = 100
 
 // Valid reports whether the key is neither expired nor revoked at the time now.

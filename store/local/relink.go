@@ -66,7 +66,7 @@ func (h *healer) relink() error {
 	return errors.Join(os.Remove(path), durable.SyncPath(h.dir))
 }
 
-// relinkedAtOnce is of how many events the links are in memory.
+// relinkedAtOnce is how many events' links are in memory at a time. The events of a merchant with more are read several times.
 const relinkedAtOnce = 4_000_000
 
 func (h *healer) relinkOf(m store.MerchantKey) (written int, err error) {

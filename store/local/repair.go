@@ -45,7 +45,7 @@ func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(sto
 	}
 	parts, err := readGeneration(dir, log)
 	if err != nil {
-		log.Warn("the file generation cannot be read: this repair cannot notice an old control.db", "error", err)
+		log.Warn("a file named generation cannot be read, so this repair does not notice if control.db is older than the rest", "error", err)
 	}
 	err = fill(to, "mtagd repair", func() error {
 		if err := repairControl(old, to, log, lost, parts.sums()); err != nil {

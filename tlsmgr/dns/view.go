@@ -14,8 +14,8 @@ import (
 	miekg "github.com/miekg/dns"
 )
 
-// view is what one server says about one name. When err and delegated are nil, the name is an alias, or has
-// addresses, or has neither.
+// view is what one server says about one name. When err and delegated are nil, it has aliases, or addresses, or none of
+// both.
 type view struct {
 	by        nameServer
 	aliases   []string          // targets of the name's CNAME records; more than one is a mistake

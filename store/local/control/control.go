@@ -217,7 +217,7 @@ func (d *Data) breakOff(damage error) error {
 }
 
 func (d *Data) noteDamage(damage error) error {
-	d.log.Error("control.db is damaged: what needs the damaged part cannot be changed until the next start, which checks it", "error", damage)
+	d.log.Error("control.db is damaged. Nothing that needs the damaged part can be changed. The next start checks the file", "error", damage)
 	damage = fmt.Errorf("%w: %w", store.Unavailable("the control data cannot be changed"), damage)
 	d.damage.Store(&damage)
 	return damage

@@ -144,7 +144,7 @@ func (d *Data) makeCopy() error {
 func (d *Data) takeCopy(r *reading, sums []uint64) error {
 	c, err := readCopy(d.path, toLoad)
 	if err == nil && !c.mayReplace(r, sums) {
-		err = errors.New("it is older or newer: a key that was revoked could be valid again")
+		err = errors.New("it is older or newer than control.db: a key that was revoked could be valid again")
 	}
 	if err != nil {
 		return err

@@ -90,7 +90,7 @@ const (
 )
 
 // BeginRollUp begins a transaction whose commit waits neither for the disk nor for standbys. If it is lost, the rows are in
-// the tally again. As for conn.BeginRead, plans from when a table was small must not scan it.
+// the tally again. A plan from when a table was small must not scan it, as in conn.BeginRead.
 const BeginRollUp = conn.Begin + "; SET LOCAL synchronous_commit = off; SET LOCAL jit = off; SET LOCAL enable_seqscan = off"
 
 // rollUpWait is how long a rollup waits for those of other nodes, and for removals.

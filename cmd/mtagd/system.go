@@ -81,7 +81,7 @@ func (d *diskMetrics) usedBytes() map[string]float64 {
 func (d *diskMetrics) view() (disks []console.Disk) {
 	used := d.usedBytes()
 	for _, part := range slices.Sorted(maps.Keys(d.parts)) {
-		disk, err := space.Of(d.parts[part])
+		disk, err := space.OfDisk(d.parts[part])
 		if err == nil {
 			disks = append(disks, console.Disk{Part: part, Free: uint64(disk.Free), Total: uint64(disk.Size), Used: uint64(used[part])})
 		}

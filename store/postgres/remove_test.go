@@ -109,6 +109,18 @@ func (s *shop) rows(table string, id store.MerchantID) (n int) {
 	return n
 }
 
+// finished waits until an erasure is done, and returns its receipt.
+func (s *shop) finished(id store.ErasureID) (era store.Erasure) {
+	s.t.Helper()
+	await(s.t, "the erasure is not done", func() bool {
+		var err error
+		era, err = s.Erasure(s.t.Context(), id)
+		testenv.Check(s.t, err)
+		return era.State == store.ErasureDone
+	})
+	return era
+}
+
 // exec runs a statement on a connection, on one of a pool, or in a transaction.
 func exec(t *testing.T, on interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
@@ -156,11 +168,7 @@ func TestErasure(t *testing.T) {
 	}
 	era, err := s.Erase(t.Context(), s.id, byEmail(1), store.ErasureOptions{Suppress: true})
 	testenv.Check(t, err)
-	await(t, "the erasure is not done", func() bool {
-		era, err = s.Erasure(t.Context(), era.ID)
-		testenv.Check(t, err)
-		return era.State == store.ErasureDone
-	})
+	era = s.finished(era.ID)
 	if era.Events != 8 || era.Links != 1 || era.FinishedAt.IsZero() || era.Partner != s.partner {
 		t.Errorf("the receipt is %+v, want 8 events and 1 link", era)
 	}
@@ -214,11 +222,7 @@ func TestErasuresAreRepeatedAfterARestore(t *testing.T) {
 		forTables("EXECUTE format('CREATE TABLE saved.%1$I AS TABLE public.%1$I', t)")
 		era, err := s.Erase(t.Context(), s.id, byEmail(1), store.ErasureOptions{Suppress: true})
 		testenv.Check(t, err)
-		await(t, "the erasure is not done", func() bool {
-			era, err = s.Erasure(t.Context(), era.ID)
-			testenv.Check(t, err)
-			return era.State == store.ErasureDone
-		})
+		s.finished(era.ID)
 		s.expect(1)
 	})
 

@@ -272,7 +272,7 @@ func number(v any) (float64, bool) {
 	return 0, false
 }
 
-// unary bounds the depth: each nested expression has one.
+// unary bounds the depth: each nested expression goes through it.
 func (p *parser) unary() node {
 	if p.depth++; p.depth > maxDepth {
 		p.fail("nested too deeply")

@@ -138,7 +138,7 @@ const minFiles = 256
 
 // freeSpace returns the bytes that are free; 0 when no more files can be created.
 func freeSpace(dir string) (int64, error) {
-	disk, err := space.Of(dir)
+	disk, err := space.OfDisk(dir)
 	if disk.Files < minFiles {
 		return 0, err
 	}

@@ -9,7 +9,7 @@ import (
 
 // Free returns the bytes that users other than root may still write to the file system of a directory.
 func Free(dir string) (bytes int64, err error) {
-	d, err := Of(dir)
+	d, err := OfDisk(dir)
 	return d.Free, err
 }
 
@@ -19,8 +19,8 @@ type Disk struct {
 	Files      int64 // how many can still be created; large on a file system without a limit
 }
 
-// Of returns what is known of the file system of a directory.
-func Of(dir string) (d Disk, err error) {
+// OfDisk returns what is known of the file system of a directory.
+func OfDisk(dir string) (d Disk, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
 		return d, err
